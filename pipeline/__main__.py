@@ -1,0 +1,91 @@
+"""The edge: `python -m pipeline [curate|reshard] [key=value ...]`.
+
+Errors meant for people end with one sentence and exit status 2; anything else is a fault and
+keeps its traceback.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from stages.contract.errors import ConfigurationError, DataError
+
+log = logging.getLogger("pipeline")
+
+USAGE = """python -m pipeline [curate|reshard] [key=value ...]
+
+  curate    rows -> tokens -> embed -> cluster -> allocate -> shards (the default)
+  reshard   the settings of the run `name=...` again, with those given here on top
+  --cfg     print the composed configuration and stop
+  --help    print this
+
+Keys and their defaults (groups: model, compute, experiment, allocate.selector):
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command and return the exit status."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
+    )
+    for noisy in ("httpx", "datasets", "transformers", "huggingface_hub"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    started = time.monotonic()
+    command, overrides, flags = split_arguments(arguments)
+    try:
+        return _run(command, overrides, flags)
+    except (ConfigurationError, DataError) as error:
+        log.error("error: %s", error)
+        return 2
+    except KeyboardInterrupt:
+        log.error("stopped after %.0f s; finished parts are kept, run again", _since(started))
+        return 130
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str], set[str]]:
+    """Tell the command, the overrides and the flags apart."""
+    words = [word for word in arguments if not word.startswith("--")]
+    flags = {word for word in arguments if word.startswith("--")}
+    command = words[0] if words and "=" not in words[0] else "curate"
+    overrides = words[1:] if words and "=" not in words[0] else words
+    return command, overrides, flags
+
+
+def _run(command: str, overrides: list[str], flags: set[str]) -> int:
+    from omegaconf import OmegaConf
+
+    from pipeline.config import check_paths, compose, compose_raw
+    from pipeline.reshard import earlier_overrides
+
+    if command not in ("curate", "reshard"):
+        raise ConfigurationError(f"{command} must be curate or reshard; see --help")
+    unknown = flags - {"--help", "--cfg"}
+    if unknown:
+        raise ConfigurationError(f"{sorted(unknown)[0]} is not an option; see --help")
+    if "--help" in flags:
+        print(USAGE + OmegaConf.to_yaml(compose_raw([])))
+        return 0
+    if command == "reshard":
+        overrides = earlier_overrides(overrides)
+    if "--cfg" in flags:
+        print(OmegaConf.to_yaml(compose_raw(overrides), resolve=True))
+        return 0
+    config = compose(overrides)
+    check_paths(config)
+
+    from pipeline.plan import run_plan
+    from pipeline.summary import summary
+
+    log.info("curating %s into %s", config.rows.path, Path(config.out))
+    print(summary(run_plan(config, overrides)))
+    return 0
+
+
+def _since(started: float) -> float:
+    return time.monotonic() - started
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,225 @@
+"""The configuration's edge: Hydra composes and types it, then it is plain dataclasses.
+
+Each section's dataclass lives in the stage that reads it; this file gathers them, checks what
+concerns several of them, and turns Hydra's errors into sentences that name key and remedy.
+"""
+
+import dataclasses
+import difflib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from stages.allocate.selectors import selector_classes
+from stages.allocate.stage import AllocateConfig
+from stages.cluster.stage import ClusterConfig
+from stages.contract.errors import ConfigurationError, require, require_at_least
+from stages.embed.stage import EmbedConfig, ModelConfig
+from stages.rows.source import find
+from stages.rows.stage import RowsConfig
+from stages.shards.publish import check_out
+from stages.tokens.stage import TokensConfig
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+
+
+@dataclass(kw_only=True)
+class ComputeConfig:
+    """How fast, never what.
+
+    Attributes
+    ----------
+    workers : int
+        Ray actors, one model each; 0 for this process, without Ray.
+    gpus_per_worker : float
+        GPUs of each; 0 for a CPU. Above 1, one model is laid over several.
+    cpus_per_worker : float
+        CPU slots of each in Ray's accounts; a worker computes with one thread.
+    address : str
+        Of a running Ray cluster; empty starts one on this machine.
+    """
+
+    workers: int = 0
+    gpus_per_worker: float = 0.0
+    cpus_per_worker: float = 1.0
+    address: str = ""
+
+    def __post_init__(self) -> None:
+        """Check each field by itself."""
+        require_at_least("compute.workers", self.workers, 0)
+        require_at_least("compute.gpus_per_worker", self.gpus_per_worker, 0)
+        require_at_least("compute.cpus_per_worker", self.cpus_per_worker, 0)
+        require(
+            not (self.address and self.workers == 0),
+            f"compute.address={self.address} needs compute.workers >= 1, it is 0; 0 works in "
+            f"this process without Ray",
+        )
+
+
+@dataclass(kw_only=True)
+class Config:
+    """Everything a run is told.
+
+    Attributes
+    ----------
+    name : str
+        Of the run and of its folder.
+    seed : int
+        The only seed; sections take it from here.
+    store, models, out : str
+        Folders of artifacts, of converted models, and of the published set.
+    """
+
+    name: str = "sample"
+    seed: int = 0
+    store: str = "data/store"
+    models: str = "data/models"
+    out: str = "data/curated/sample"
+    rows: RowsConfig = field(default_factory=RowsConfig)
+    tokens: TokensConfig = field(default_factory=TokensConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    embed: EmbedConfig = field(default_factory=EmbedConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    allocate: AllocateConfig = field(default_factory=AllocateConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+
+    def __post_init__(self) -> None:
+        """Check what concerns several sections, and resolve what one takes from another."""
+        require(
+            bool(NAME.match(self.name)),
+            f"name={self.name} must be letters, digits, '.', '_' or '-'; it names a folder",
+        )
+        clusters, workers = self.cluster.num_clusters, self.allocate.num_workers
+        if self.cluster.restore_count == "auto":
+            self.cluster.restore_count = "yes" if clusters == workers else "no"
+        pinned = self.allocate.schedule == "pinned"
+        require(
+            not pinned or clusters % workers == 0,
+            f"allocate.schedule=pinned needs cluster.num_clusters={clusters} to be a multiple of "
+            f"allocate.num_workers={workers}; use allocate.schedule=dealt",
+        )
+        require(
+            self.allocate.objective != "rank" or self.allocate.schedule != "dealt",
+            "allocate.objective=rank needs rows of one cluster on a worker, which "
+            "allocate.schedule=dealt does not give; use allocate.schedule=pinned",
+        )
+
+
+def check_paths(config: Config) -> None:
+    """Check that the rows are there and the output folder is ours, before any work."""
+    find(config.rows.path)
+    check_out(Path(config.out))
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    """Turn the configuration into plain values, with the class of the selector."""
+    settings = dataclasses.asdict(config)
+    settings["allocate"]["selector"]["class"] = type(config.allocate.selector).__name__
+    return settings
+
+
+def compose(overrides: Sequence[str]) -> Config:
+    """Compose conf/ and the overrides of the command line into a checked configuration.
+
+    Raises
+    ------
+    ConfigurationError
+        If a key is unknown, a value has the wrong type or range, or two settings disagree.
+    """
+    raw = compose_raw(overrides)
+    try:
+        config = OmegaConf.to_object(raw)
+    except OmegaConfBaseException as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, ConfigurationError):
+            raise cause from None
+        raise ConfigurationError(_told(error, "", raw)) from error
+    assert isinstance(config, Config)
+    return config
+
+
+def compose_raw(overrides: Sequence[str]) -> DictConfig:
+    """Compose without the checks of ranges: what `--cfg` prints."""
+    _register()
+    overrides = [_as_group(override) for override in overrides]
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        try:
+            return hydra.compose("config", overrides=list(overrides))
+        except (HydraException, OmegaConfBaseException) as error:
+            try:
+                known = hydra.compose("config")
+            except (HydraException, OmegaConfBaseException):
+                raise error from None
+            guilty = _guilty_override(overrides)
+            raise ConfigurationError(_told(error, guilty, known)) from error
+
+
+def _register() -> None:
+    """Tell Hydra the schema, the selectors (by file), and two small functions."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    for name, selector in selector_classes().items():
+        store.store(group="allocate/selector", name=name, node=selector)
+    OmegaConf.register_new_resolver("stem", _stem, replace=True)
+    OmegaConf.register_new_resolver("cores", lambda: os.cpu_count() or 1, replace=True)
+
+
+def _stem(path: str) -> str:
+    """Name a run by its data set: the last part of the path up to its first dot."""
+    last = Path(path).name.split(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", last).strip("-") or "run"
+
+
+def _as_group(override: str) -> str:
+    """Let `allocate.selector=uniform` choose from the group, as `allocate/selector=` does."""
+    return re.sub(r"^allocate\.selector=", "allocate/selector=", override)
+
+
+def _guilty_override(overrides: Sequence[str]) -> str:
+    """Find the first override that does not compose alone."""
+    for override in overrides:
+        try:
+            hydra.compose("config", overrides=[override])
+        except (HydraException, OmegaConfBaseException):
+            return override
+    return ""
+
+
+def _told(error: Exception, override: str, known: DictConfig) -> str:
+    """Say what is wrong with an override, and what to do."""
+    key, _, value = override.lstrip("+~").partition("=")
+    text = str(error.__cause__ or error).splitlines()[0]
+    if "Could not find" in str(error) and override:
+        options = re.findall(r"^\t(\S+)$", str(error), re.MULTILINE)
+        return f"{key}={value} must be one of {', '.join(options)}"
+    if "not in" in text or "not in struct" in text or "Could not override" in str(error):
+        near = difflib.get_close_matches(key, _keys(known), n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else "see `python -m pipeline --help`"
+        return f"{key} is not a key of the configuration ({override}); {hint}"
+    if "could not be converted" in text:
+        wanted = text.rsplit(" ", 1)[-1].lower()
+        kind = {"integer": "a whole number", "float": "a number", "boolean": "true or false"}
+        return f"{key}={value} must be {kind.get(wanted, wanted)}"
+    where = f"{override}: " if override else ""
+    return f"{where}{text}; see `python -m pipeline --help`"
+
+
+def _keys(config: DictConfig, prefix: str = "") -> list[str]:
+    keys = []
+    for name in map(str, config):
+        full = f"{prefix}{name}"
+        keys.append(full)
+        node = config._get_node(name)
+        if isinstance(node, DictConfig):
+            keys += _keys(node, f"{full}.")
+    return keys

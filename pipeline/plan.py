@@ -1,0 +1,220 @@
+"""The plan: six stages in order, each reused where its result is already in the store."""
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evenshard.shards import Manifest
+from pipeline.config import Config, settings_of
+from pipeline.progress import Progress, clock
+from pipeline.versions import package_versions
+from pipeline.workers import disconnect, spread
+from stages.allocate.feasible import check_feasible
+from stages.allocate.stage import ALLOCATE_STAGE
+from stages.cluster.stage import CLUSTER_STAGE
+from stages.contract.artifact import MANIFEST, Artifact
+from stages.contract.draft import Draft
+from stages.contract.fingerprint import artifact_key
+from stages.contract.parts import Facts, Outcome, PartSpec, Receipt, Stage
+from stages.embed.checkpoint import resolve_model
+from stages.embed.stage import EMBED, EmbedSettings
+from stages.rows.stage import ROWS, RowsSettings
+from stages.shards.publish import publish
+from stages.shards.stage import SHARDS, ShardsSettings
+from stages.tokens.stage import TOKENS, TokensSettings
+
+log = logging.getLogger(__name__)
+
+PLAN: tuple[Stage, ...] = (ROWS, TOKENS, EMBED, CLUSTER_STAGE, ALLOCATE_STAGE, SHARDS)
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What became of one stage.
+
+    Attributes
+    ----------
+    artifact : Artifact
+        Its result.
+    reused : bool
+        Whether it was there already.
+    parts_reused : int
+        Parts that a killed run had left finished.
+    seconds : float
+        How long it took.
+    """
+
+    artifact: Artifact
+    reused: bool
+    parts_reused: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What became of a run: one report per stage, and the published set."""
+
+    steps: dict[str, StepReport]
+    manifest: Manifest
+    out: Path
+
+
+def run_plan(config: Config, overrides: Sequence[str]) -> RunReport:
+    """Run or reuse every stage, then publish.
+
+    What can be known from the configuration was checked before; what needs the rows is checked
+    right after `rows`, and again after `tokens`, before a model is loaded.
+    """
+    store = Path(config.store)
+    reports: dict[str, StepReport] = {}
+    try:
+        for stage in PLAN:
+            settings = stage_settings(stage.name, config)
+            artifacts = {name: report.artifact for name, report in reports.items()}
+            reports[stage.name] = run_stage(stage, settings, artifacts, store, config)
+            if stage.name in ("rows", "tokens"):
+                check_budget(config, reports[stage.name].artifact)
+    finally:
+        disconnect()
+    artifacts = {name: report.artifact for name, report in reports.items()}
+    out = Path(config.out)
+    manifest = publish(
+        out,
+        artifacts,
+        name=config.name,
+        seed=config.seed,
+        settings=settings_of(config),
+        overrides=list(overrides),
+        versions=package_versions(),
+    )
+    return RunReport(reports, manifest, out)
+
+
+def stage_settings(name: str, config: Config) -> Any:
+    """Gather what one stage is told; only here is it known which sections it reads."""
+    hash_cache = Path(config.store) / "hashes"
+    if name == "rows":
+        return RowsSettings(rows=config.rows, hash_cache=hash_cache)
+    if name == "cluster":
+        return config.cluster
+    if name == "allocate":
+        return config.allocate
+    if name == "shards":
+        return ShardsSettings(config.allocate.num_workers)
+    folder = resolve_model(config.model.path, Path(config.models))
+    if name == "tokens":
+        return TokensSettings(tokens=config.tokens, tokenizer=folder)
+    gpus = config.compute.gpus_per_worker
+    return EmbedSettings(
+        embed=config.embed,
+        model=config.model,
+        weights=folder,
+        device="cuda" if gpus > 0 else "cpu",
+        num_devices=max(1, int(gpus)),
+        hash_cache=hash_cache,
+    )
+
+
+def run_stage(
+    stage: Stage, settings: Any, artifacts: Mapping[str, Artifact], store: Path, config: Config
+) -> StepReport:
+    """Find a stage's result in the store, or make it."""
+    started = time.monotonic()
+    inputs = {name: artifacts[name] for name in stage.reads}
+    keys = {name: artifact.key for name, artifact in inputs.items()}
+    params = stage.identity(settings)
+    key = artifact_key(stage.name, stage.version, params, keys)
+    final = store / stage.name / key
+    if (final / MANIFEST).exists():
+        artifact = Artifact.open(final)
+        log.info("%-9sreused  %s  %d rows", stage.name, key, artifact.num_rows)
+        return StepReport(artifact, True, 0, time.monotonic() - started)
+    log.info("%-9srunning %s%s", stage.name, key, _why(store / stage.name, params, keys))
+    draft = Draft.create(store, stage.name, key)
+    outcome, parts_reused = _drive(stage, settings, inputs, draft, config)
+    artifact = draft.commit(
+        outcome,
+        params=params,
+        inputs=keys,
+        version=stage.version,
+        parent=inputs[stage.reads[0]] if stage.reads else None,
+        keeps_order=stage.keeps_order,
+    )
+    seconds = time.monotonic() - started
+    log.info("%-9sdone    %s  %d rows in %s", stage.name, key, artifact.num_rows, clock(seconds))
+    return StepReport(artifact, False, parts_reused, seconds)
+
+
+def _drive(
+    stage: Stage, settings: Any, inputs: Mapping[str, Artifact], draft: Draft, config: Config
+) -> tuple[Outcome, int]:
+    """Pull a stage's receipts until it returns its outcome."""
+    progress = Progress(stage.name)
+
+    def spread_and_expect(
+        make: Any, parts: Sequence[PartSpec], *, uses_gpu: bool
+    ) -> Iterator[Receipt]:
+        if progress.reused:
+            log.info(
+                "%-9sresumed: %d of %d parts of an earlier run are reused",
+                stage.name,
+                progress.reused,
+                progress.reused + len(parts),
+            )
+        progress.expect(len(parts))
+        return spread(make, parts, compute=config.compute, uses_gpu=uses_gpu)
+
+    receipts = stage.run(settings, inputs, draft, spread_and_expect)
+    try:
+        while True:
+            progress.add(next(receipts))
+    except StopIteration as stop:
+        outcome: Outcome = stop.value
+    finally:
+        progress.finish()
+    return outcome, progress.reused
+
+
+def check_budget(config: Config, artifact: Artifact) -> None:
+    """Stop if the budget cannot be met by so many rows, however they are clustered."""
+    num_tokens = artifact.array("num_tokens") if artifact.stage == "tokens" else None
+    check_feasible(
+        config.allocate.asked,
+        config.allocate.step,
+        num_rows=artifact.num_rows,
+        num_clusters=config.cluster.num_clusters,
+        ratio_of=config.allocate.selector.ratio_of,
+        on_empty_quota=config.allocate.on_empty_quota,
+        num_tokens=num_tokens,
+    )
+
+
+def _why(folder: Path, params: Facts, keys: Mapping[str, str]) -> str:
+    """Say which setting differs from the newest result of the stage, if there is one."""
+    manifests = [path / MANIFEST for path in folder.glob("*") if (path / MANIFEST).exists()]
+    if not manifests:
+        return ""
+    newest = max(manifests, key=lambda path: path.stat().st_mtime_ns)
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(newest.read_text(encoding="utf-8"))
+        before = {**_flat(found["params"]), **_flat(found["inputs"], "input ")}
+        now = {**_flat(params), **_flat(dict(keys), "input ")}
+        changed = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
+        if changed:
+            return f"  (changed since {newest.parent.name}: {', '.join(changed[:4])})"
+    return ""
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = repr(value)
+    return flat

@@ -1,0 +1,45 @@
+"""The settings of an earlier run, with new ones on top: only what they touch runs again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from evenshard.shards import ShardError, read_manifest
+from pipeline.config import compose_raw
+from stages.contract.errors import ConfigurationError
+
+
+def earlier_overrides(overrides: Sequence[str]) -> list[str]:
+    """Find the overrides of the run that `name=` (or `out=`) names, and put new ones on top.
+
+    Raises
+    ------
+    ConfigurationError
+        If no name is given, or there is no such run.
+    """
+    given = dict(_split(override) for override in overrides)
+    if "name" not in given and "out" not in given:
+        raise ConfigurationError("reshard needs name=<run>: which run is to be cut anew?")
+    location = [f"{key}={value}" for key, value in given.items() if key in ("name", "out")]
+    out = Path(compose_raw(location).out)
+    try:
+        manifest = read_manifest(out)
+    except ShardError as error:
+        raise ConfigurationError(
+            f"name={given.get('name', out.name)}: there is no finished run in {out}; "
+            f"curate it first ({error})"
+        ) from error
+    return merge(manifest["overrides"], overrides)
+
+
+def merge(earlier: Sequence[str], later: Sequence[str]) -> list[str]:
+    """Let later overrides of a key replace earlier ones; budget and ratio replace each other."""
+    replaced = {_split(override)[0] for override in later}
+    if replaced & {"allocate.ratio", "allocate.budget"}:
+        replaced |= {"allocate.ratio", "allocate.budget"}
+    kept = [override for override in earlier if _split(override)[0] not in replaced]
+    return [*kept, *later]
+
+
+def _split(override: str) -> tuple[str, str]:
+    key, _, value = override.partition("=")
+    return key.lstrip("+~").replace("/", "."), value

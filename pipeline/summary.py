@@ -1,0 +1,62 @@
+"""The closing words of a run: what each stage did, what was asked and got, and what to do next."""
+
+from pipeline.plan import RunReport
+from pipeline.progress import clock, compact
+
+
+def summary(report: RunReport) -> str:
+    """Write the table of stages, the figures of the set, and three lines on its use."""
+    return "\n".join([_stages(report), "", _figures(report), "", _next(report)])
+
+
+def _stages(report: RunReport) -> str:
+    lines = [f"{'stage':<10}{'key':<18}{'rows':>10}{'rejects':>9}{'time':>9}  how"]
+    for name, step in report.steps.items():
+        how = "reused" if step.reused else "made"
+        if step.parts_reused:
+            how += f", {step.parts_reused} parts of an earlier run reused"
+        rejected = int(step.artifact.facts.get("rejected", 0))
+        lines.append(
+            f"{name:<10}{step.artifact.key:<18}{compact(step.artifact.num_rows):>10}"
+            f"{rejected:>9}{clock(step.seconds):>9}  {how}"
+        )
+    return "\n".join(lines)
+
+
+def _figures(report: RunReport) -> str:
+    manifest = report.manifest
+    weights, schedule, rejects = manifest["weights"], manifest["schedule"], manifest["rejects"]
+    reasons = ", ".join(f"{count} {reason}" for reason, count in rejects["by_reason"].items())
+    clusters = ", ".join(f"{c['kept']}/{c['candidates']}" for c in manifest["clusters"][:16])
+    more = len(manifest["clusters"]) - 16
+    figures = {
+        "asked": manifest["asked"],
+        "got": manifest["got"],
+        "shards": (
+            f"{manifest['world_size']} x {manifest['rows_per_worker']} rows, "
+            f"{manifest['steps_per_epoch']} steps an epoch"
+        ),
+        "clusters": f"kept {clusters}" + (f" and {more} more" if more > 0 else ""),
+        "weights": (
+            f"largest {weights['max']:.3g}, effective sample size "
+            f"{weights['effective_sample_size']:.1%}, objective {weights['objective']}"
+        ),
+        "schedule": (
+            f"{schedule['kind']} ({schedule['reason']}), busiest worker "
+            f"{schedule['imbalance']:.3f} of the mean"
+        ),
+        "rejects": f"{rejects['rows']} rows" + (f" ({reasons})" if reasons else ""),
+    }
+    return "\n".join(f"{name:<10}{text}" for name, text in figures.items())
+
+
+def _next(report: RunReport) -> str:
+    out, name = report.out, report.manifest["name"]
+    return "\n".join(
+        [
+            f"The shards are in {out}. To use them:",
+            f'  evenshard.load_shard("{out}", rank)  # input_ids, labels, weight of one worker',
+            f"  make verify NAME={name}                 # check every promise of the folder",
+            f"  make reshard NAME={name} WORLD_SIZE=8   # other workers, without the model",
+        ]
+    )

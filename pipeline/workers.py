@@ -1,0 +1,288 @@
+"""Parts to workers and receipts back: in this process, or as Ray actors.
+
+The only file that imports Ray. `make` runs once per worker (it loads the model); a worker takes
+a part, writes it, and returns a few numbers. No array and no text crosses Ray.
+"""
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.config import ComputeConfig
+from stages.contract.errors import ConfigurationError, DataError
+from stages.contract.parts import PartSpec, Receipt, Worker
+
+log = logging.getLogger(__name__)
+
+TRIES_PER_PART = 3
+SECONDS_UNTIL_WORD = 60.0
+OBJECT_STORE_BYTES = 256 << 20
+
+
+class PartsFailed(RuntimeError):
+    """Some parts could not be made; the others are kept."""
+
+
+def spread(
+    make: Callable[[], Worker],
+    parts: Sequence[PartSpec],
+    *,
+    compute: ComputeConfig,
+    uses_gpu: bool,
+) -> Iterator[Receipt]:
+    """Run every part and yield receipts as they come.
+
+    A single part that needs no GPU is done in this process: starting actors costs more.
+
+    Parameters
+    ----------
+    make : callable
+        Called once per worker; returns the function that does a part.
+    parts : sequence of PartSpec
+        What is to be done.
+    compute : ComputeConfig
+        How many workers of which size.
+    uses_gpu : bool
+        Whether a worker holds the GPUs of `compute.gpus_per_worker`.
+
+    Raises
+    ------
+    ConfigurationError
+        If the cluster cannot hold the workers that are asked.
+    PartsFailed
+        If a part failed, after the others finished.
+    """
+    if not parts:
+        return
+    if compute.workers == 0 or (len(parts) == 1 and not uses_gpu):
+        yield from _in_process(make, parts)
+    else:
+        crew = _Crew(make, parts, compute, uses_gpu)
+        try:
+            yield from crew.run()
+        finally:
+            crew.dismiss()
+
+
+def _in_process(make: Callable[[], Worker], parts: Sequence[PartSpec]) -> Iterator[Receipt]:
+    work = make()
+    failures = _Failures(len(parts))
+    for spec in parts:
+        try:
+            receipt = work(spec)
+        except (ConfigurationError, DataError):
+            raise
+        except Exception as error:
+            log.exception("part %d failed", spec.index)
+            failures.add(spec, error)
+        else:
+            yield receipt
+    failures.raise_if_any()
+
+
+class _Failures:
+    """Parts that failed, told in one error when the others are done."""
+
+    def __init__(self, num_parts: int) -> None:
+        self.num_parts = num_parts
+        self.first: tuple[PartSpec, BaseException] | None = None
+        self.count = 0
+
+    def add(self, spec: PartSpec, error: BaseException) -> None:
+        self.first = self.first or (spec, error)
+        self.count += 1
+
+    def raise_if_any(self) -> None:
+        if self.first is None:
+            return
+        spec, error = self.first
+        raise PartsFailed(
+            f"{self.count} of {self.num_parts} parts failed; the others are kept and will be "
+            f"reused. First: part {spec.index} (rows {spec.start} to {spec.stop - 1}): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+class _Actor:
+    """A worker in its own process."""
+
+    def __init__(self, make: Callable[[], Worker]) -> None:
+        self.make = make
+        self.work: Worker | None = None
+
+    def prepare(self) -> None:
+        """Load what the worker needs; apart from `__init__`, so that its errors come back whole."""
+        self.work = self.make()
+
+    def do(self, spec: PartSpec) -> Receipt:
+        """Make one part."""
+        assert self.work is not None
+        return self.work(spec)
+
+
+@dataclass
+class _Task:
+    """What an actor is doing: a part, or getting ready where there is none."""
+
+    actor: Any
+    spec: PartSpec | None
+    since: float
+
+
+class _Crew:
+    """Actors that take parts as they fall free; a dead actor is replaced a few times."""
+
+    def __init__(
+        self,
+        make: Callable[[], Worker],
+        parts: Sequence[PartSpec],
+        compute: ComputeConfig,
+        uses_gpu: bool,
+    ) -> None:
+        self.make = make
+        self.queue = deque(parts)
+        self.tries = dict.fromkeys((spec.index for spec in parts), 0)
+        self.failures = _Failures(len(parts))
+        self.gpus = compute.gpus_per_worker if uses_gpu else 0.0
+        self.cpus = compute.cpus_per_worker
+        self.size = min(compute.workers, len(parts))
+        self.deaths_left = TRIES_PER_PART * self.size
+        self.tasks: dict[Any, _Task] = {}
+        connect(compute.address)
+        self._check_room(compute)
+
+    def run(self) -> Iterator[Receipt]:
+        """Yield receipts until no part is left; then tell what failed."""
+        import ray
+
+        for _ in range(self.size):
+            self._hire()
+        while self.tasks:
+            ready, _ = ray.wait(list(self.tasks), num_returns=1, timeout=SECONDS_UNTIL_WORD)
+            if not ready:
+                self._tell_waiting()
+            for reference in ready:
+                receipt = self._collect(reference)
+                if receipt is not None:
+                    yield receipt
+        self.failures.raise_if_any()
+
+    def dismiss(self) -> None:
+        """Free the actors' memory and GPUs for the next stage."""
+        import ray
+
+        for task in self.tasks.values():
+            ray.kill(task.actor)
+        self.tasks.clear()
+
+    def _check_room(self, compute: ComputeConfig) -> None:
+        import ray
+
+        have = ray.cluster_resources()
+        for name, key, each in (
+            ("GPU", "compute.gpus_per_worker", self.gpus),
+            ("CPU", "compute.cpus_per_worker", self.cpus),
+        ):
+            need = each * self.size
+            if need > have.get(name, 0.0):
+                raise ConfigurationError(
+                    f"compute.workers={compute.workers} needs {need:g} {name}s ({key}={each:g}), "
+                    f"the cluster has {have.get(name, 0.0):g}; lower compute.workers or {key}"
+                )
+
+    def _hire(self) -> None:
+        import ray
+
+        remote = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0)(_Actor)
+        actor = remote.remote(self.make)
+        self.tasks[actor.prepare.remote()] = _Task(actor, None, time.monotonic())
+
+    def _collect(self, reference: Any) -> Receipt | None:
+        """Take a finished task, and give its actor the next part."""
+        import ray
+        from ray.exceptions import RayActorError, RayTaskError, WorkerCrashedError
+
+        task = self.tasks.pop(reference)
+        receipt: Receipt | None = None
+        try:
+            receipt = ray.get(reference)
+        except RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            if task.spec is None or isinstance(cause, (ConfigurationError, DataError)):
+                ray.kill(task.actor)
+                raise cause from error
+            log.error("part %d failed: %s", task.spec.index, error)
+            self.failures.add(task.spec, cause)
+        except (RayActorError, WorkerCrashedError) as error:
+            self._replace(task, error)
+            return None
+        if self.queue:
+            spec = self.queue.popleft()
+            self.tasks[task.actor.do.remote(spec)] = _Task(task.actor, spec, time.monotonic())
+        else:
+            ray.kill(task.actor)
+        return receipt
+
+    def _replace(self, task: _Task, error: Exception) -> None:
+        """Hire anew for a dead actor and try its part again, a bounded number of times."""
+        self.deaths_left -= 1
+        if task.spec is not None:
+            self.tries[task.spec.index] += 1
+            if self.tries[task.spec.index] >= TRIES_PER_PART:
+                self.failures.add(task.spec, error)
+            else:
+                log.warning(
+                    "the worker of part %d (rows %d to %d) died; trying the part again",
+                    task.spec.index,
+                    task.spec.start,
+                    task.spec.stop - 1,
+                )
+                self.queue.appendleft(task.spec)
+        if self.deaths_left < 0:
+            raise PartsFailed(
+                f"workers died {TRIES_PER_PART * self.size + 1} times, the last one so: {error}; "
+                f"finished parts are kept. If they ran out of memory, lower "
+                f"embed.tokens_per_batch or compute.workers"
+            ) from error
+        if self.queue:
+            self._hire()
+
+    def _tell_waiting(self) -> None:
+        now = time.monotonic()
+        for task in self.tasks.values():
+            what = f"part {task.spec.index}" if task.spec else "a worker getting ready"
+            log.warning("still waiting for %s since %.0f s", what, now - task.since)
+
+
+def connect(address: str) -> None:
+    """Join a Ray cluster, or start one on this machine that listens on loopback only."""
+    import ray
+
+    if ray.is_initialized():
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address:
+        ray.init(address=address, logging_level=logging.WARNING)
+        return
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        logging_level=logging.WARNING,
+        _node_ip_address="127.0.0.1",
+    )
+
+
+def disconnect() -> None:
+    """Leave the cluster, or end the one that `connect` started."""
+    import sys
+
+    if "ray" in sys.modules:
+        import ray
+
+        ray.shutdown()

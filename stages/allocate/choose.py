@@ -1,0 +1,117 @@
+"""From what was asked to exactly so many rows: the selector is called, and held to its promises."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stages.allocate.budget import Asked, StepShape, asked_rows, whole_steps
+from stages.allocate.candidates import Budget, Candidates, IntArray, Selector
+from stages.allocate.quota import equal_rows
+from stages.contract.errors import DataError
+
+SELECT_STREAM = 0
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Kept rows with their weights.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (num_kept,), int64
+        Increasing positions among the candidates.
+    weights : ndarray of shape (num_kept,), float64
+        Above 0, with mean 1.
+    """
+
+    rows: IntArray
+    weights: npt.NDArray[np.float64]
+
+
+def choose(
+    selector: Selector,
+    asked: Asked,
+    step: StepShape,
+    candidates: Candidates,
+    *,
+    on_empty_quota: str,
+    seed: int,
+) -> Selection:
+    """Turn what was asked into a whole number of steps, and let the selector fill it.
+
+    Parameters
+    ----------
+    selector : Selector
+        Chooses and weighs.
+    asked : Asked
+        The budget.
+    step : StepShape
+        How a step is laid out.
+    candidates : Candidates
+        What there is.
+    on_empty_quota : str
+        merge or error.
+    seed : int
+        The selector gets a fresh generator of this seed at every call.
+
+    Raises
+    ------
+    DataError
+        If the budget buys not one step.
+    """
+
+    def select(num_rows: int) -> Selection:
+        budget = Budget(num_rows, on_empty_quota)
+        rng = np.random.default_rng([seed, SELECT_STREAM])
+        rows, weights = selector.select(candidates, budget, rng)
+        return checked(Selection(rows, weights), num_rows)
+
+    if asked.kind == "tokens":
+        return fit_tokens(select, asked, step, candidates)
+    if asked.kind == "ratio" and selector.ratio_of == "smallest_cluster":
+        sizes = candidates.sizes()
+        rows = equal_rows(sizes, asked.amount, step.num_workers, step.rows_per_worker)
+        if rows == 0:
+            raise DataError(
+                f"{asked.text} of the smallest cluster (sizes {sizes.tolist()}) gives no whole "
+                f"step of {step.rows} rows; name a budget instead, such as "
+                f"allocate.budget=50%, or raise cluster.min_rows"
+            )
+        return select(rows)
+    return select(
+        whole_steps(asked_rows(asked, candidates.num_rows), asked, step, candidates.num_rows)
+    )
+
+
+def fit_tokens(
+    select: Callable[[int], Selection], asked: Asked, step: StepShape, candidates: Candidates
+) -> Selection:
+    """Find the largest number of steps whose rows fit a budget of tokens, by bisection."""
+    best: Selection | None = None
+    low, high = 0, candidates.num_rows // step.rows
+    while low < high:
+        middle = (low + high + 1) // 2
+        selection = select(middle * step.rows)
+        if candidates.num_tokens[selection.rows].sum() <= asked.amount:
+            best, low = selection, middle
+        else:
+            high = middle - 1
+    if best is None:
+        least = int(candidates.num_tokens[select(step.rows).rows].sum())
+        raise DataError(
+            f"{asked.text} must be >= {least} tokens, which the {step.rows} rows of one step "
+            f"take with this selector; ask for {least}tokens or more"
+        )
+    return best
+
+
+def checked(selection: Selection, num_rows: int) -> Selection:
+    """Hold a selector to its promises; a breach is a fault of the selector, not of the user."""
+    rows, weights = selection.rows, selection.weights
+    assert rows.size == weights.size == num_rows, (rows.size, weights.size, num_rows)
+    assert np.all(np.diff(rows) > 0), "rows must increase, none twice"
+    assert np.all(np.isfinite(weights)) and np.all(weights > 0), "weights must be above 0"
+    assert abs(weights.mean() - 1.0) < 1e-6, f"the mean weight is {weights.mean()}, not 1"
+    return selection

@@ -1,0 +1,251 @@
+"""Which worker sees which kept row when: equal rows, clusters in proportion, lengths alike.
+
+Notation: W workers, A*B rows of a worker in a step, M = W*A*B, S = T / M steps, K clusters.
+A plan is an array of shape (S, W, A*B) of positions into the kept rows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stages.allocate.budget import StepShape
+from stages.allocate.fair import periodic_counts, step_counts
+from stages.contract.errors import DataError
+
+IntArray = npt.NDArray[np.int64]
+SCHEDULES = ("auto", "pinned", "dealt")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The plan and what it promises.
+
+    Attributes
+    ----------
+    kind : str
+        pinned (a worker holds its own clusters) or dealt (each step's rows are dealt so that
+        tokens even out).
+    reason : str
+        Why this kind.
+    window_steps : int
+        Clusters are in proportion in every window of so many steps.
+    plan : ndarray of shape (num_steps, num_workers, rows_per_worker), int64
+        Positions into the kept rows.
+    """
+
+    kind: str
+    reason: str
+    window_steps: int
+    plan: IntArray
+
+
+def build_schedule(
+    clusters: npt.NDArray[np.int32],
+    num_tokens: IntArray,
+    num_clusters: int,
+    step: StepShape,
+    *,
+    kind: str,
+    objective: str,
+    rng: np.random.Generator,
+) -> Schedule:
+    """Lay kept rows into steps.
+
+    Parameters
+    ----------
+    clusters : ndarray of shape (num_kept,), int
+        Cluster of each kept row; num_kept is a whole number of steps.
+    num_tokens : ndarray of shape (num_kept,), int64
+        Length of each.
+    num_clusters : int
+        K.
+    step : StepShape
+        W, A and B.
+    kind : str
+        auto, pinned or dealt.
+    objective : str
+        rank needs pinned; auto then chooses it where it is possible.
+    rng : numpy.random.Generator
+        Orders steps and workers.
+
+    Raises
+    ------
+    DataError
+        If pinned is asked and not possible.
+    """
+    quotas = np.bincount(clusters, minlength=num_clusters).astype(np.int64)
+    obstacle = pinned_obstacle(quotas, step.num_workers)
+    if kind == "pinned" or (kind == "auto" and objective == "rank" and obstacle is None):
+        if obstacle is not None:
+            raise DataError(
+                f"allocate.schedule=pinned is not possible: {obstacle}; use "
+                f"allocate.schedule=dealt, or ask by allocate.ratio"
+            )
+        groups = [np.arange(r, num_clusters, step.num_workers) for r in range(step.num_workers)]
+        reason = "asked" if kind == "pinned" else "the objective rank needs it"
+        plan, window = _pinned_plan(clusters, num_tokens, groups, step, rng)
+        return Schedule("pinned", reason, window, plan)
+    reason = "asked" if kind == "dealt" else "it evens out tokens; pinned is for the objective rank"
+    if kind == "auto" and objective == "rank":
+        reason = f"pinned is not possible: {obstacle}"
+    counts, window = windowed_counts(quotas, clusters.size // step.rows, step.rows)
+    steps = fill_steps(clusters, num_tokens, counts, rng)
+    return Schedule("dealt", reason, window, deal(steps, num_tokens, step, rng))
+
+
+def pinned_obstacle(quotas: IntArray, num_workers: int) -> str | None:
+    """Say why workers cannot hold their own clusters; None where they can."""
+    if quotas.size % num_workers:
+        return (
+            f"cluster.num_clusters={quotas.size} must be a multiple of "
+            f"allocate.num_workers={num_workers}"
+        )
+    per_worker = quotas.reshape(-1, num_workers).sum(axis=0)
+    if np.any(per_worker != per_worker[0]):
+        return f"the workers' clusters keep unequal numbers of rows {per_worker.tolist()}"
+    return None
+
+
+def windowed_counts(quotas: IntArray, num_steps: int, rows_per_step: int) -> tuple[IntArray, int]:
+    """Give the rows of each cluster in each step, and the window that holds them in proportion.
+
+    With at least as many rows as clusters the window is one step. Otherwise it is
+    ceil(K / rows_per_step) steps: windows are scheduled first, then the steps inside them.
+
+    Returns
+    -------
+    counts : ndarray of shape (num_steps, num_clusters), int64
+    window_steps : int
+    """
+    num_clusters = int(np.count_nonzero(quotas))
+    window = min(-(-num_clusters // rows_per_step), num_steps)
+    if window <= 1:
+        return step_counts(quotas, num_steps), 1
+    num_windows, rest = divmod(num_steps, window)
+    per_window = periodic_counts(quotas * window, num_steps, num_windows)
+    if rest:
+        per_window = np.vstack([per_window, quotas - per_window.sum(axis=0)])
+    counts = np.zeros((num_steps, quotas.size), np.int64)
+    for index, amounts in enumerate(per_window):
+        start = index * window
+        _fill_window(counts, start, min(start + window, num_steps), amounts, quotas)
+    return counts, window
+
+
+def _fill_window(
+    counts: IntArray, start: int, stop: int, amounts: IntArray, quotas: IntArray
+) -> None:
+    """Order the rows of a window: the cluster furthest behind its line goes first."""
+    num_steps = counts.shape[0]
+    rows_per_step = int(quotas.sum()) // num_steps
+    done = counts[:start].sum(axis=0) if start else np.zeros(quotas.size, np.int64)
+    left = amounts.copy()
+    for step in range(start, stop):
+        for _ in range(rows_per_step):
+            # In units of 1 / num_steps rows: where the line is after this step, less the count.
+            behind = quotas * (step + 1) - done * num_steps
+            cluster = int(np.argmax(np.where(left > 0, behind, np.iinfo(np.int64).min)))
+            counts[step, cluster] += 1
+            done[cluster] += 1
+            left[cluster] -= 1
+
+
+def fill_steps(
+    clusters: npt.NDArray[np.int32],
+    num_tokens: IntArray,
+    counts: IntArray,
+    rng: np.random.Generator,
+) -> IntArray:
+    """Put rows into steps so that rows of one step are of like length in every cluster.
+
+    Rows are sorted by length inside each cluster only. The steps take their turns in a random
+    order, so the lengths of successive steps are not sorted, while the counts of each step stay
+    where the fair sequence put them.
+
+    Parameters
+    ----------
+    clusters, num_tokens : ndarray of shape (num_kept,)
+        Cluster and length of each row.
+    counts : ndarray of shape (num_steps, num_clusters)
+        Rows of each cluster in each step.
+    rng : numpy.random.Generator
+        Draws the order of turns, and the order of rows of equal length.
+
+    Returns
+    -------
+    ndarray of shape (num_steps, rows_per_step), int64
+        Positions of rows.
+    """
+    num_steps, num_clusters = counts.shape
+    turns = rng.permutation(num_steps)
+    tie_breaks = rng.permutation(clusters.size)
+    order = np.lexsort((tie_breaks, num_tokens, clusters))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(clusters, minlength=num_clusters))])
+    turn_counts = counts[turns]
+    steps_of_row = np.empty(clusters.size, np.int64)
+    for cluster in range(num_clusters):
+        rows = order[starts[cluster] : starts[cluster + 1]]
+        steps_of_row[rows] = np.repeat(turns, turn_counts[:, cluster])
+    by_step = np.argsort(steps_of_row, kind="stable")
+    return by_step.reshape(num_steps, -1).astype(np.int64)
+
+
+def deal(
+    steps: IntArray, num_tokens: IntArray, step: StepShape, rng: np.random.Generator
+) -> IntArray:
+    """Deal each step's rows to the workers, the longest first, always to the least loaded.
+
+    Every worker gets A*B rows of each step; which worker plays which part is drawn anew for
+    every step, so that no worker always gets the longest row. All steps are dealt at once.
+
+    Returns
+    -------
+    ndarray of shape (num_steps, num_workers, rows_per_worker), int64
+        A worker's rows of a step, longest first, so that micro-batches are of like length.
+    """
+    num_steps = steps.shape[0]
+    lengths = num_tokens[steps]
+    order = np.argsort(-lengths, axis=1, kind="stable")
+    sorted_rows = np.take_along_axis(steps, order, axis=1)
+    sorted_lengths = np.take_along_axis(lengths, order, axis=1)
+    plan = np.empty((num_steps, step.num_workers, step.rows_per_worker), np.int64)
+    load = np.zeros((num_steps, step.num_workers), np.int64)
+    held = np.zeros((num_steps, step.num_workers), np.int64)
+    every = np.arange(num_steps)
+    for place in range(step.rows):
+        open_load = np.where(held < step.rows_per_worker, load, np.iinfo(np.int64).max)
+        worker = np.argmin(open_load, axis=1)
+        plan[every, worker, held[every, worker]] = sorted_rows[:, place]
+        load[every, worker] += sorted_lengths[:, place]
+        held[every, worker] += 1
+    parts = rng.permuted(np.tile(np.arange(step.num_workers), (num_steps, 1)), axis=1)
+    return np.take_along_axis(plan, parts[:, :, None], axis=1)
+
+
+def _pinned_plan(
+    clusters: npt.NDArray[np.int32],
+    num_tokens: IntArray,
+    groups: list[IntArray],
+    step: StepShape,
+    rng: np.random.Generator,
+) -> tuple[IntArray, int]:
+    """Let worker r hold the clusters c with c mod W = r; all workers take turns alike."""
+    num_clusters = sum(group.size for group in groups)
+    num_steps = clusters.size // step.rows
+    quotas = np.bincount(clusters, minlength=num_clusters).astype(np.int64)
+    turns_seed = int(rng.integers(2**63))
+    plans = []
+    window = 1
+    for group in groups:
+        rows = np.flatnonzero(np.isin(clusters, group))
+        local = np.searchsorted(group, clusters[rows]).astype(np.int32)
+        counts, needed = windowed_counts(quotas[group], num_steps, step.rows_per_worker)
+        # The same seed for each worker: the k-th longest rows of all of them meet in one step.
+        turns = np.random.default_rng(turns_seed)
+        plans.append(rows[fill_steps(local, num_tokens[rows], counts, turns)])
+        window = max(window, needed)
+    plan = np.stack(plans, axis=1)
+    lengths = num_tokens[plan]
+    order = np.argsort(-lengths, axis=2, kind="stable")
+    return np.take_along_axis(plan, order, axis=2), window

@@ -1,0 +1,234 @@
+"""The allocate room's door to the disk: quota, then selection, then weight, then schedule."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stages.allocate.budget import Asked, StepShape, parse_budget
+from stages.allocate.candidates import Candidates, IntArray
+from stages.allocate.choose import Selection, choose
+from stages.allocate.plan_figures import imbalance, max_deviation, places
+from stages.allocate.schedule import SCHEDULES, Schedule, build_schedule
+from stages.allocate.selectors.cluster_balanced import ClusterBalanced
+from stages.allocate.weights import effective_sample_size
+from stages.cluster.stage import read_mean
+from stages.cluster.worker import Space
+from stages.contract.artifact import Artifact
+from stages.contract.draft import Draft
+from stages.contract.errors import (
+    require,
+    require_at_least,
+    require_one_of,
+    require_share,
+)
+from stages.contract.fingerprint import section_params
+from stages.contract.parts import Facts, Outcome, Run, Spread, Stage, cut
+from stages.contract.schemas import ALLOCATE
+from stages.contract.tables import Layout
+
+log = logging.getLogger(__name__)
+
+OBJECTIVES = ("sample", "token", "rank")
+ROWS_PER_PART = 1_000_000
+SCHEDULE_STREAM = 1
+
+
+@dataclass(kw_only=True)
+class AllocateConfig:
+    """What is kept and how it is dealt.
+
+    Attributes
+    ----------
+    selector : Selector
+        How rows are chosen; a group, one file each under stages/allocate/selectors.
+    ratio : float, optional
+        A share of the smallest cluster (cluster_balanced) or of the candidates (the others);
+        1.0 where neither it nor a budget is given.
+    budget : str, optional
+        2000 or 2000rows, 0.5 or 50% of the candidates, 300000tokens; not with a ratio.
+    num_workers : int
+        W, data-parallel workers of the training job, one shard each.
+    micro_batch, accumulation : int
+        B and A of the training job; every worker gets whole steps of A * B rows.
+    schedule : str
+        auto, pinned (a worker holds its own clusters) or dealt (tokens even out).
+    objective : str
+        What the trainer computes, written into the manifest: sample, token, or rank.
+    on_empty_quota : str
+        A cluster that would keep no row: merge its mass into the nearest, or error.
+    seed : int
+        Of selection and schedule.
+    """
+
+    selector: Any = field(default_factory=ClusterBalanced)
+    ratio: float | None = None
+    budget: str | None = None
+    num_workers: int = 4
+    micro_batch: int = 1
+    accumulation: int = 1
+    schedule: str = "auto"
+    objective: str = "sample"
+    on_empty_quota: str = "merge"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check each field by itself, and ratio against budget."""
+        for name in ("num_workers", "micro_batch", "accumulation"):
+            require_at_least(f"allocate.{name}", getattr(self, name), 1)
+        require_one_of("allocate.schedule", self.schedule, SCHEDULES)
+        require_one_of("allocate.objective", self.objective, OBJECTIVES)
+        require_one_of("allocate.on_empty_quota", self.on_empty_quota, ("merge", "error"))
+        require(
+            self.ratio is None or self.budget is None,
+            f"allocate.ratio={self.ratio} and allocate.budget={self.budget} exclude each other; "
+            f"give one of them",
+        )
+        if self.ratio is not None:
+            require_share("allocate.ratio", self.ratio)
+        if self.budget is not None:
+            parse_budget(self.budget)
+
+    @property
+    def asked(self) -> Asked:
+        """The budget, whichever key it came by."""
+        if self.budget is not None:
+            return parse_budget(self.budget)
+        ratio = 1.0 if self.ratio is None else self.ratio
+        return Asked("ratio", ratio, f"allocate.ratio={ratio}")
+
+    @property
+    def step(self) -> StepShape:
+        """How a synchronized step is laid out."""
+        return StepShape(self.num_workers, self.accumulation, self.micro_batch)
+
+
+def identity(settings: AllocateConfig) -> Facts:
+    """Name every setting of the section, with the default ratio resolved."""
+    params = section_params(settings)
+    if settings.budget is None and settings.ratio is None:
+        params["ratio"] = 1.0
+    return params
+
+
+def run(
+    settings: AllocateConfig, inputs: Mapping[str, Artifact], draft: Draft, spread: Spread
+) -> Run:
+    """Choose, weigh and schedule rows; write them in order of their row ids."""
+    candidates, row_ids = read_candidates(inputs)
+    selection = choose(
+        settings.selector,
+        settings.asked,
+        settings.step,
+        candidates,
+        on_empty_quota=settings.on_empty_quota,
+        seed=settings.seed,
+    )
+    clusters = candidates.cluster[selection.rows]
+    num_tokens = candidates.num_tokens[selection.rows]
+    schedule = build_schedule(
+        clusters,
+        num_tokens,
+        candidates.num_clusters,
+        settings.step,
+        kind=settings.schedule,
+        objective=settings.objective,
+        rng=np.random.default_rng([settings.seed, SCHEDULE_STREAM]),
+    )
+    worker, position = places(schedule.plan)
+    kept_ids = row_ids[selection.rows]
+    parts = cut(int(row_ids[-1]) + 1, ROWS_PER_PART)
+    columns = (kept_ids, worker, position, selection.weights.astype(np.float32), clusters)
+    for spec in parts:
+        first, last = np.searchsorted(kept_ids, [spec.start, spec.stop])
+        table = pa.table([column[first:last] for column in columns], schema=ALLOCATE)
+        yield draft.write_part(spec, table, layout=Layout())
+    return Outcome(parts, describe(settings, candidates, selection, schedule))
+
+
+def read_candidates(inputs: Mapping[str, Artifact]) -> tuple[Candidates, IntArray]:
+    """Gather what selectors choose from, and the row id of each candidate."""
+    embed, cluster, tokens = inputs["embed"], inputs["cluster"], inputs["tokens"]
+    row_ids = embed.array("row_id")
+    token_places = np.searchsorted(tokens.array("row_id"), row_ids)
+    params = cluster.manifest["params"]
+    mean = read_mean(embed) if params["center"] else None
+    space = Space(embed, bool(params["normalize"]), mean)
+
+    def read_embeddings(places: IntArray) -> npt.NDArray[np.float32]:
+        wanted = row_ids[places]
+        pieces = []
+        for part in embed.parts:
+            first, last = np.searchsorted(wanted, [part.start, part.stop])
+            if first < last:
+                inside = row_ids[slice(*np.searchsorted(row_ids, [part.start, part.stop]))]
+                rows = space.read(part.start, part.stop)
+                pieces.append(rows[np.searchsorted(inside, wanted[first:last])])
+        return np.concatenate(pieces)
+
+    centers = np.stack(cluster.side("centers.parquet")["center"].to_numpy()).astype(np.float32)
+    candidates = Candidates(
+        cluster=cluster.array("cluster"),
+        distance=cluster.array("distance"),
+        multiplicity=inputs["rows"].array("multiplicity")[row_ids].astype(np.int64),
+        num_tokens=tokens.array("num_tokens")[token_places].astype(np.int64),
+        centers=centers,
+        read_signal=embed.array,
+        read_embeddings=read_embeddings,
+    )
+    return candidates, row_ids
+
+
+def describe(
+    settings: AllocateConfig, candidates: Candidates, selection: Selection, schedule: Schedule
+) -> Facts:
+    """Say what was asked, what was got, and how even it is, in plain values."""
+    clusters = candidates.cluster[selection.rows]
+    num_tokens = candidates.num_tokens[selection.rows]
+    tokens = int(num_tokens.sum())
+    kept = np.bincount(clusters, minlength=candidates.num_clusters)
+    share = selection.rows.size / candidates.num_rows
+    weights = selection.weights.astype(np.float32).astype(np.float64)
+    return {
+        "asked": settings.asked.text,
+        "got": (
+            f"{selection.rows.size} of {candidates.num_rows} rows ({share:.1%}), {tokens} tokens"
+        ),
+        "rows": int(selection.rows.size),
+        "candidates": candidates.num_rows,
+        "tokens": tokens,
+        "candidate_tokens": int(candidates.num_tokens.sum()),
+        "steps_per_epoch": int(schedule.plan.shape[0]),
+        "selector": type(settings.selector).__name__,
+        "weights": {
+            "min": float(weights.min()),
+            "max": float(weights.max()),
+            "effective_sample_size": effective_sample_size(weights),
+        },
+        "schedule": {
+            "kind": schedule.kind,
+            "reason": schedule.reason,
+            "window_steps": schedule.window_steps,
+            "imbalance": imbalance(schedule.plan, num_tokens),
+            "max_deviation": max_deviation(schedule.plan, clusters, candidates.num_clusters),
+        },
+        "clusters": [
+            {"cluster": k, "candidates": int(d), "mass": int(n), "kept": int(q)}
+            for k, (d, n, q) in enumerate(
+                zip(candidates.sizes(), candidates.mass(), kept, strict=True)
+            )
+        ],
+    }
+
+
+ALLOCATE_STAGE = Stage(
+    name="allocate",
+    version=1,
+    reads=("embed", "cluster", "tokens", "rows"),
+    identity=identity,
+    run=run,
+)

@@ -1,0 +1,1 @@
+"""Groups of rows whose gradients point the same way, neither too small nor too large."""

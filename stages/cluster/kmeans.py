@@ -1,0 +1,142 @@
+"""K-means on a sample, nearest centres for everyone: functions of arrays.
+
+Distances are computed in float64, since the difference of squares loses half the digits and
+the keep rules sort by it.
+"""
+
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int32]
+
+
+def prepare(
+    embeddings: FloatArray, *, normalize: bool, mean: npt.NDArray[np.float64] | None
+) -> FloatArray:
+    """Centre and then normalise raw embeddings, each if asked.
+
+    Parameters
+    ----------
+    embeddings : ndarray of shape (num_rows, dim), float32
+        Raw features.
+    normalize : bool
+        Scale every row to unit L2 norm; a zero row stays zero.
+    mean : ndarray of shape (dim,), float64, or None
+        Subtracted first, where given.
+
+    Returns
+    -------
+    ndarray of shape (num_rows, dim), float32
+    """
+    values = embeddings.astype(np.float64)
+    if mean is not None:
+        values -= mean
+    if normalize:
+        norms = np.sqrt(np.einsum("ij,ij->i", values, values))
+        values /= np.where(norms > 0.0, norms, 1.0)[:, None]
+    return values.astype(np.float32)
+
+
+def num_distinct(embeddings: FloatArray, enough: int) -> int:
+    """Count distinct rows, at most `enough` of them."""
+    seen: set[bytes] = set()
+    for row in embeddings:
+        seen.add(row.tobytes())
+        if len(seen) >= enough:
+            break
+    return len(seen)
+
+
+def fit_centers(sample: FloatArray, num_clusters: int, *, n_init: int, seed: int) -> FloatArray:
+    """Fit k-means by scikit-learn.
+
+    Parameters
+    ----------
+    sample : ndarray of shape (num_rows, dim), float32
+        Prepared embeddings with at least `num_clusters` distinct rows.
+    num_clusters, n_init, seed : int
+        As scikit-learn's `n_clusters`, `n_init`, `random_state`.
+
+    Returns
+    -------
+    ndarray of shape (num_clusters, dim), float32
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        # Duplicates can leave a start with fewer distinct centres; the caller has counted them.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = KMeans(n_clusters=num_clusters, n_init=n_init, random_state=seed).fit(sample)
+    centers: FloatArray = model.cluster_centers_.astype(np.float32)
+    return centers
+
+
+def distances_to(embeddings: FloatArray, centers: FloatArray) -> npt.NDArray[np.float64]:
+    """Compute all Euclidean distances, of shape (num_rows, num_clusters), float64."""
+    rows = embeddings.astype(np.float64)
+    points = centers.astype(np.float64)
+    squares = (
+        np.einsum("ij,ij->i", rows, rows)[:, None]
+        - 2.0 * (rows @ points.T)
+        + np.einsum("ij,ij->i", points, points)[None, :]
+    )
+    distances: npt.NDArray[np.float64] = np.sqrt(np.maximum(squares, 0.0))
+    return distances
+
+
+def nearest_centers(
+    embeddings: FloatArray, centers: FloatArray, num_candidates: int
+) -> tuple[IntArray, FloatArray]:
+    """List the nearest centres of every row, nearest first, ties by the lower number.
+
+    Returns
+    -------
+    candidates : ndarray of shape (num_rows, num_candidates), int32
+        Numbers of centres.
+    distances : ndarray of the same shape, float32
+        Euclidean distances.
+    """
+    distances = distances_to(embeddings, centers).astype(np.float32)
+    order = np.argsort(distances, axis=1, kind="stable")[:, :num_candidates]
+    return order.astype(np.int32), np.take_along_axis(distances, order, axis=1)
+
+
+def small_clusters(centers: FloatArray, sizes: npt.NDArray[np.int64], least: int) -> IntArray:
+    """List the clusters to merge away so that every other one reaches a floor.
+
+    The smallest cluster goes first; its rows count for the nearest centre that is left.
+
+    Parameters
+    ----------
+    centers : ndarray of shape (num_clusters, dim)
+        Centres.
+    sizes : ndarray of shape (num_clusters,)
+        Rows of each.
+    least : int
+        The floor, in rows.
+    """
+    between = distances_to(centers, centers)
+    np.fill_diagonal(between, np.inf)
+    left = sizes.astype(np.int64).copy()
+    dropped: list[int] = []
+    alive = np.ones(sizes.size, bool)
+    while alive.sum() > 1:
+        smallest = int(np.argmin(np.where(alive, left, np.iinfo(np.int64).max)))
+        if left[smallest] >= least:
+            break
+        alive[smallest] = False
+        dropped.append(smallest)
+        heir = int(np.argmin(np.where(alive, between[smallest], np.inf)))
+        left[heir] += left[smallest]
+    return np.array(sorted(dropped), np.int32)
+
+
+def split_center(sample: FloatArray, *, n_init: int, seed: int) -> FloatArray | None:
+    """Cut the rows of one cluster in two by 2-means; None where they are all the same."""
+    if num_distinct(sample, 2) < 2:
+        return None
+    return fit_centers(sample, 2, n_init=n_init, seed=seed)

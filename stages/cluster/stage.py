@@ -1,0 +1,250 @@
+"""The cluster room's door to the disk: fit on a sample, assign by part, floors, then the cap."""
+
+import logging
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stages.cluster.capacity import capped_labels, exceeds_cap, place_rest, soft_capacity
+from stages.cluster.kmeans import (
+    FloatArray,
+    IntArray,
+    distances_to,
+    fit_centers,
+    nearest_centers,
+    num_distinct,
+    small_clusters,
+    split_center,
+)
+from stages.cluster.worker import Nearest, Space, find_nearest, matrix
+from stages.contract.artifact import Artifact
+from stages.contract.draft import Draft
+from stages.contract.errors import require_at_least, require_one_of
+from stages.contract.fingerprint import section_params
+from stages.contract.parts import (
+    Facts,
+    Outcome,
+    Receipt,
+    Run,
+    Spread,
+    Stage,
+    cut,
+)
+from stages.contract.schemas import CENTERS, CLUSTER
+from stages.contract.tables import Layout
+
+log = logging.getLogger(__name__)
+
+ROWS_PER_PART = 1_000_000
+SPLIT_TRIES = 3
+
+
+@dataclass(kw_only=True)
+class ClusterConfig:
+    """How rows are grouped.
+
+    Attributes
+    ----------
+    num_clusters : int
+        K; by default the number of workers.
+    normalize, center : bool
+        What is done to raw embeddings on reading.
+    n_init : int
+        Starts of k-means.
+    fit_rows : int
+        K-means is fitted on at most that many rows, drawn with the seed.
+    slack : float
+        Soft cap: no cluster above ceil((1 + slack) N / K) once one exceeds (1 + slack) N / K.
+    candidates : int
+        Nearest centres that the cap considers before it looks for any with room.
+    min_rows : int
+        Clusters below are merged into their nearest; at most N / (2 K), so that a floor can be
+        kept. 0 for none.
+    restore_count : str
+        Whether the largest clusters are split until there are K again after a merge: yes, no,
+        or auto, which means yes where K is the number of workers.
+    seed : int
+        Of the sample and of k-means.
+    """
+
+    num_clusters: int = 4
+    normalize: bool = True
+    center: bool = False
+    n_init: int = 10
+    fit_rows: int = 100_000
+    slack: float = 0.5
+    candidates: int = 64
+    min_rows: int = 16
+    restore_count: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check each field by itself."""
+        for name in ("num_clusters", "n_init", "candidates"):
+            require_at_least(f"cluster.{name}", getattr(self, name), 1)
+        require_at_least("cluster.slack", self.slack, 0.0)
+        require_at_least("cluster.min_rows", self.min_rows, 0)
+        require_at_least("cluster.fit_rows", self.fit_rows, self.num_clusters)
+        require_one_of("cluster.restore_count", self.restore_count, ("auto", "yes", "no"))
+
+
+def identity(settings: ClusterConfig) -> Facts:
+    """Name every setting of the section."""
+    return section_params(settings)
+
+
+def run(
+    settings: ClusterConfig, inputs: Mapping[str, Artifact], draft: Draft, spread: Spread
+) -> Run:
+    """Cluster all embedded rows."""
+    from threadpoolctl import threadpool_limits
+
+    embed = inputs["embed"]
+    # Sums depend on the number of threads; with one, the same rows give the same bytes.
+    with threadpool_limits(1):
+        mean = read_mean(embed) if settings.center else None
+        space = Space(embed, settings.normalize, mean)
+        sample = read_sample(space, settings)
+        fitted = fit(sample, settings)
+        centers, nearest = yield from assign_with_floors(
+            fitted, sample, space, settings, draft=draft, spread=spread
+        )
+        labels, distances = nearest.candidates[:, 0], nearest.distances[:, 0]
+        sizes = np.bincount(labels, minlength=len(centers))
+        capped = exceeds_cap(sizes, settings.slack)
+        if capped:
+            labels, distances = yield from cap_clusters(
+                centers, space, settings, draft=draft, spread=spread
+            )
+            sizes = np.bincount(labels, minlength=len(centers))
+    parts = cut(embed.parts[-1].stop, ROWS_PER_PART)
+    row_ids = embed.array("row_id")
+    for spec in parts:
+        first, last = np.searchsorted(row_ids, [spec.start, spec.stop])
+        columns = [row_ids[first:last], labels[first:last], distances[first:last]]
+        yield draft.write_part(spec, pa.table(columns, schema=CLUSTER), layout=Layout())
+    draft.write_side("centers.parquet", centers_table(centers, sizes))
+    facts = {"num_clusters": len(centers), "sizes": sizes.tolist(), "capped": capped}
+    return Outcome(parts, facts, ("centers.parquet",))
+
+
+def read_mean(embed: Artifact) -> npt.NDArray[np.float64]:
+    """Average all raw embeddings, part by part in a fixed order."""
+    sums = [
+        matrix(table).sum(axis=0, dtype=np.float64) for table in embed.iter_parts(["embedding"])
+    ]
+    mean: npt.NDArray[np.float64] = np.sum(sums, axis=0) / embed.num_rows
+    return mean
+
+
+def read_sample(space: Space, settings: ClusterConfig) -> FloatArray:
+    """Read the prepared rows that k-means is fitted on, in order of their ids."""
+    num_rows = space.embed.num_rows
+    places = np.arange(num_rows)
+    if settings.fit_rows < num_rows:
+        rng = np.random.default_rng(settings.seed)
+        places = np.sort(rng.choice(num_rows, settings.fit_rows, replace=False))
+    pieces = []
+    start = 0
+    for table in space.embed.iter_parts(["embedding"]):
+        first, last = np.searchsorted(places, [start, start + table.num_rows])
+        pieces.append(space.prepare(matrix(table)[places[first:last] - start]))
+        start += table.num_rows
+    return np.concatenate(pieces)
+
+
+def fit(sample: FloatArray, settings: ClusterConfig) -> FloatArray:
+    """Fit the centres, fewer than asked where there are fewer distinct embeddings."""
+    wanted = settings.num_clusters
+    possible = num_distinct(sample, wanted)
+    if possible < wanted:
+        log.warning(
+            "cluster: there are only %d distinct embeddings; cluster.num_clusters=%d is lowered",
+            possible,
+            wanted,
+        )
+    return fit_centers(sample, min(wanted, possible), n_init=settings.n_init, seed=settings.seed)
+
+
+def assign_with_floors(
+    centers: FloatArray,
+    sample: FloatArray,
+    space: Space,
+    settings: ClusterConfig,
+    *,
+    draft: Draft,
+    spread: Spread,
+) -> Generator[Receipt, None, tuple[FloatArray, Nearest]]:
+    """Assign all rows; merge clusters under the floor, and split the largest where asked.
+
+    A split can leave a cluster under the floor again, so it is tried a few times; after that
+    the merge stands and there are fewer clusters than asked, which is logged.
+    """
+    wanted = len(centers)
+    least = min(settings.min_rows, space.embed.num_rows // (2 * wanted))
+    tries_left = SPLIT_TRIES if settings.restore_count == "yes" else 0
+    while True:
+        nearest = yield from find_nearest(space, centers, 1, draft=draft, spread=spread)
+        sizes = np.bincount(nearest.candidates[:, 0], minlength=len(centers))
+        small = small_clusters(centers, sizes, least)
+        if small.size == 0:
+            break
+        log.warning(
+            "cluster: clusters of %s rows are under the floor of %d and go to their nearest%s",
+            sizes[small].tolist(),
+            least,
+            "; the largest are split instead" if tries_left else "",
+        )
+        centers = np.delete(centers, small, axis=0)
+        if tries_left:
+            centers = split_largest(centers, sample, wanted, settings)
+            tries_left -= 1
+    if len(centers) < wanted:
+        log.warning("cluster: %d clusters are left of %d", len(centers), wanted)
+    return centers, nearest
+
+
+def split_largest(
+    centers: FloatArray, sample: FloatArray, wanted: int, settings: ClusterConfig
+) -> FloatArray:
+    """Cut the largest cluster of the sample in two until there are `wanted` centres."""
+    while len(centers) < wanted:
+        labels = nearest_centers(sample, centers, 1)[0][:, 0]
+        largest = int(np.argmax(np.bincount(labels, minlength=len(centers))))
+        halves = split_center(sample[labels == largest], n_init=settings.n_init, seed=settings.seed)
+        if halves is None:
+            break
+        centers = np.concatenate([np.delete(centers, largest, axis=0), halves])
+    return centers
+
+
+def cap_clusters(
+    centers: FloatArray, space: Space, settings: ClusterConfig, *, draft: Draft, spread: Spread
+) -> Generator[Receipt, None, tuple[IntArray, FloatArray]]:
+    """Assign all rows again so that no cluster exceeds the soft cap."""
+    num_clusters = len(centers)
+    num_candidates = min(num_clusters, settings.candidates)
+    nearest = yield from find_nearest(space, centers, num_candidates, draft=draft, spread=spread)
+    capacity = soft_capacity(len(nearest.candidates), num_clusters, settings.slack)
+    labels, distances = capped_labels(nearest.candidates, nearest.distances, capacity, num_clusters)
+    rest = np.flatnonzero(labels < 0)
+    if rest.size:
+        row_ids = space.embed.array("row_id")[rest]
+        rows = [space.read(int(row_id), int(row_id) + 1) for row_id in row_ids]
+        to_all = distances_to(np.concatenate(rows), centers)
+        labels[rest], distances[rest] = place_rest(labels, to_all, capacity)
+    log.info("cluster: the soft cap of %d rows was applied", capacity)
+    return labels, distances
+
+
+def centers_table(centers: FloatArray, sizes: npt.NDArray[np.int64]) -> pa.Table:
+    """Lay centres and sizes into the side table."""
+    numbers = np.arange(len(centers), dtype=np.int32)
+    vectors = pa.array(list(centers), CENTERS.field("center").type)
+    return pa.table([pa.array(numbers), pa.array(sizes), vectors], schema=CENTERS)
+
+
+CLUSTER_STAGE = Stage(name="cluster", version=1, reads=("embed",), identity=identity, run=run)

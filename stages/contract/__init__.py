@@ -1,0 +1,1 @@
+"""What every room agrees on: schemas, finished folders, fingerprints, errors."""

@@ -1,0 +1,220 @@
+"""A folder while it is written, and the step that makes it an artifact.
+
+While it is written a result is `<key>.partial/`, where each finished part has a record beside
+it; a part counts only if its record and its bytes agree. There is no lock: two writers of one
+key write the same bytes, and the second to finish keeps the first one's folder.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stages.contract.artifact import MANIFEST, Artifact
+from stages.contract.errors import DataError
+from stages.contract.fingerprint import file_sha256
+from stages.contract.parts import Facts, Outcome, PartSpec, Receipt
+from stages.contract.tables import Layout, sync_folder, write_table
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A folder while it is written. Small enough to travel to every worker."""
+
+    path: Path
+    stage: str
+    key: str
+
+    @classmethod
+    def create(cls, store: Path, stage: str, key: str) -> "Draft":
+        """Make the folder of an unfinished result, or find the one left by a killed run."""
+        path = store / stage / f"{key}.partial"
+        path.mkdir(parents=True, exist_ok=True)
+        return cls(path, stage, key)
+
+    def clear(self) -> None:
+        """Remove what an earlier run left, for stages that begin again from the start."""
+        for child in self.path.iterdir():
+            child.unlink()
+
+    def write_part(
+        self,
+        spec: PartSpec,
+        table: pa.Table,
+        *,
+        layout: Layout,
+        sides: Mapping[str, pa.Table] | None = None,
+        tokens: int = 0,
+        stats: Mapping[str, Any] | None = None,
+    ) -> Receipt:
+        """Write one part, its further tables, and the record that makes it count.
+
+        Parameters
+        ----------
+        spec : PartSpec
+            Which part.
+        table : pyarrow.Table
+            Its rows.
+        layout : Layout
+            How they lie in the file.
+        sides : mapping of str to pyarrow.Table, optional
+            Further tables of this part by file name.
+        tokens : int
+            Number of tokens, for the rate.
+        stats : mapping, optional
+            Counts that the stage wants to see again, also after a resume.
+        """
+        entries = []
+        for name, side in (sides or {}).items():
+            entries.append(self.write_side(name, side))
+        write_table(table, self.path / spec.name, layout)
+        record = {
+            **dataclasses.asdict(spec),
+            **_file_facts(self.path / spec.name, table.num_rows),
+            "tokens": tokens,
+            "stats": dict(stats or {}),
+            "sides": entries,
+            "key": self.key,
+        }
+        self._write_json(_record_name(spec.name), record)
+        return Receipt(spec.index, table.num_rows, tokens, stats=record["stats"])
+
+    def write_side(self, name: str, table: pa.Table) -> Facts:
+        """Write a further table of the folder and say what was written."""
+        write_table(table, self.path / name, Layout())
+        return {"name": name, **_file_facts(self.path / name, table.num_rows)}
+
+    def finished(self, spec: PartSpec) -> Receipt | None:
+        """Say whether a part is whole: its record fits the plan and its bytes fit the record."""
+        record = self._record(spec)
+        if record is None:
+            return None
+        for entry in [record, *record["sides"]]:
+            file = self.path / entry["name"]
+            if not file.exists() or file_sha256(file) != entry["sha256"]:
+                return None
+        return Receipt(
+            spec.index, record["num_rows"], record["tokens"], reused=True, stats=record["stats"]
+        )
+
+    def commit(
+        self,
+        outcome: Outcome,
+        *,
+        params: Facts,
+        inputs: Mapping[str, str],
+        version: int,
+        parent: Artifact | None,
+        keeps_order: bool,
+    ) -> Artifact:
+        """Check the parts, write the manifest last, and give the folder its final name.
+
+        Raises
+        ------
+        DataError
+            If a part is missing, or its row ids are not what the contract says.
+        """
+        records = [self._committed_record(spec) for spec in outcome.parts]
+        _check_row_ids(self.path, outcome.parts, parent, keeps_order)
+        sides = [side for record in records for side in record.pop("sides")]
+        for name in outcome.sides:
+            file = self.path / name
+            sides.append({"name": name, **_file_facts(file, pq.read_metadata(file).num_rows)})
+        manifest = {
+            "stage": self.stage,
+            "key": self.key,
+            "version": version,
+            "params": params,
+            "inputs": dict(inputs),
+            "parts": records,
+            "sides": sides,
+            "facts": outcome.facts,
+        }
+        self._remove_strangers({entry["name"] for entry in [*records, *sides]})
+        self._write_json(MANIFEST, manifest)
+        final = self.path.with_name(self.key)
+        try:
+            os.rename(self.path, final)
+        except OSError:
+            if not (final / MANIFEST).exists():
+                raise
+            shutil.rmtree(self.path)
+        sync_folder(final.parent)
+        return Artifact.open(final)
+
+    def _record(self, spec: PartSpec) -> Facts | None:
+        file = self.path / _record_name(spec.name)
+        try:
+            record: Facts = json.loads(file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        fits = record.get("key") == self.key and all(
+            record.get(name) == value for name, value in dataclasses.asdict(spec).items()
+        )
+        return record if fits else None
+
+    def _committed_record(self, spec: PartSpec) -> Facts:
+        record = self._record(spec)
+        if record is None:
+            raise DataError(
+                f"{self.path / spec.name} was not written or has no record; run again to make it"
+            )
+        del record["key"]
+        return record
+
+    def _remove_strangers(self, known: set[str]) -> None:
+        for child in self.path.iterdir():
+            if child.name not in known:
+                child.unlink()
+
+    def _write_json(self, name: str, value: object) -> None:
+        write_json(self.path / name, value)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a value as readable JSON, atomically."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    with temporary.open("w", encoding="utf-8") as stream:
+        stream.write(text + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)
+
+
+def _record_name(part: str) -> str:
+    return f"{part}.json"
+
+
+def _file_facts(file: Path, num_rows: int) -> Facts:
+    return {
+        "num_rows": num_rows,
+        "num_bytes": file.stat().st_size,
+        "sha256": file_sha256(file),
+    }
+
+
+def _check_row_ids(
+    folder: Path, parts: Sequence[PartSpec], parent: Artifact | None, keeps_order: bool
+) -> None:
+    """Hold the contract: `rows` are dense; later ids increase and come from the input."""
+    pieces = [pq.read_table(folder / part.name, columns=["row_id"]) for part in parts]
+    row_ids = np.concatenate([piece["row_id"].to_numpy() for piece in pieces])
+    if not keeps_order:
+        row_ids = np.sort(row_ids)
+    if np.any(np.diff(row_ids) <= 0):
+        raise DataError(f"{folder}: row ids must increase, none may come twice; this is a fault")
+    if parent is None:
+        if row_ids.size and (row_ids[0] != 0 or row_ids[-1] != row_ids.size - 1):
+            raise DataError(f"{folder}: row ids must be 0..{row_ids.size - 1}; this is a fault")
+    elif not np.isin(row_ids, parent.array("row_id"), assume_unique=True).all():
+        raise DataError(f"{folder}: a row id is not among those of {parent.path}; this is a fault")

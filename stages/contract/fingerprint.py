@@ -1,0 +1,98 @@
+"""Names made from content. A result is named by what went in, never by date, host or rank."""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+KEY_DIGITS = 16
+
+
+def canonical_json(value: object) -> str:
+    """Write a value as JSON that is the same on every machine: sorted keys, no spaces, no NaN."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def artifact_key(stage: str, version: int, params: object, inputs: Mapping[str, str]) -> str:
+    """Name the result of one stage by everything that decides its bytes.
+
+    Parameters
+    ----------
+    stage : str
+        Name of the stage.
+    version : int
+        Raised whenever the stage's code changes its numbers.
+    params : object
+        Every setting of the stage as plain JSON values.
+    inputs : mapping of str to str
+        Keys of the artifacts that the stage reads, by stage name.
+
+    Returns
+    -------
+    str
+        The first 16 hexadecimal digits of a SHA-256.
+    """
+    identity = {"stage": stage, "version": version, "params": params, "inputs": dict(inputs)}
+    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:KEY_DIGITS]
+
+
+def section_params(section: Any, *, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Turn a configuration dataclass into plain values, with the class name of each choice.
+
+    Parameters
+    ----------
+    section : dataclass instance
+        A section of the configuration, or an object chosen in it.
+    without : sequence of str
+        Fields that do not decide the bytes, such as paths.
+    """
+    params: dict[str, Any] = {"class": type(section).__name__}
+    for field in dataclasses.fields(section):
+        if field.name in without:
+            continue
+        value = getattr(section, field.name)
+        is_choice = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        params[field.name] = section_params(value) if is_choice else value
+    return params
+
+
+def file_sha256(path: Path) -> str:
+    """Hash one file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    """
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def cached_sha256(path: Path, cache: Path) -> str:
+    """Hash a large file once, as long as its size and time of change (in ns) stay the same.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    cache : Path
+        A folder that remembers hashes; it is made if missing and may be deleted at any time.
+    """
+    stat = path.stat()
+    label = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
+    entry = cache / hashlib.sha256(label.encode()).hexdigest()[:32]
+    if entry.exists():
+        remembered = entry.read_text()
+        if len(remembered) == 64:
+            return remembered
+    digest = file_sha256(path)
+    cache.mkdir(parents=True, exist_ok=True)
+    temporary = entry.with_name(f".{entry.name}.{os.getpid()}")
+    temporary.write_text(digest)
+    temporary.replace(entry)
+    return digest

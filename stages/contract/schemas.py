@@ -1,0 +1,80 @@
+"""One Arrow schema per artifact. Columns are declared here and never inferred from data.
+
+Text is `large_string` in the store, since one column of a large part can pass the 2 GiB that
+32-bit offsets reach.
+"""
+
+import pyarrow as pa
+
+MESSAGE = pa.struct([("role", pa.large_string()), ("content", pa.large_string())])
+
+ROWS = pa.schema(
+    [
+        ("row_id", pa.int64()),
+        ("source_file", pa.large_string()),
+        ("source_line", pa.int64()),
+        ("source", pa.large_string()),
+        ("uid", pa.large_string()),
+        ("messages", pa.list_(MESSAGE)),
+        ("meta", pa.large_string()),
+        ("multiplicity", pa.int32()),
+    ]
+)
+
+REJECTS = pa.schema(
+    [
+        ("file", pa.large_string()),
+        ("line", pa.int64()),
+        ("byte_offset", pa.int64()),
+        ("row_id", pa.int64()),
+        ("stage", pa.large_string()),
+        ("reason", pa.large_string()),
+        ("detail", pa.large_string()),
+        ("raw", pa.large_binary()),
+    ]
+)
+
+TOKENS = pa.schema(
+    [
+        ("row_id", pa.int64()),
+        ("input_ids", pa.list_(pa.int32())),
+        ("labels", pa.list_(pa.int32())),
+        ("num_tokens", pa.int32()),
+        ("num_targets", pa.int32()),
+    ]
+)
+
+SIGNALS = (
+    "embedding_norm",
+    "loss",
+    "mean_p",
+    "max_p",
+    "entropy",
+    "el2n",
+    "grad_norm_bound",
+    "head_grad_norm",
+)
+
+CLUSTER = pa.schema([("row_id", pa.int64()), ("cluster", pa.int32()), ("distance", pa.float32())])
+
+CENTERS = pa.schema(
+    [("cluster", pa.int32()), ("num_rows", pa.int64()), ("center", pa.list_(pa.float32()))]
+)
+
+ALLOCATE = pa.schema(
+    [
+        ("row_id", pa.int64()),
+        ("worker", pa.int32()),
+        ("position", pa.int64()),
+        ("weight", pa.float32()),
+        ("cluster", pa.int32()),
+    ]
+)
+
+
+def embed_schema(dim: int) -> pa.Schema:
+    """Give the schema of the embed table: raw embeddings of `dim` float32 and the signals."""
+    return pa.schema(
+        [("row_id", pa.int64()), ("embedding", pa.list_(pa.float32(), dim))]
+        + [(name, pa.float32()) for name in SIGNALS]
+    )

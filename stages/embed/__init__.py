@@ -1,0 +1,1 @@
+"""One forward pass per row: a gradient feature and the signals that selection needs."""

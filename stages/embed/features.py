@@ -1,0 +1,199 @@
+"""Per-row gradient features and signals from the last hidden states: pure torch, no disk.
+
+Suffixes name dimensions: P supervised positions of the batch, C positions of a chunk,
+V vocabulary, H hidden size, R rows. Only supervised positions ever meet the LM head, in
+chunks, so the largest tensor is (chunk, vocabulary), however long the rows are.
+
+With h the last hidden state after the final norm, p the probabilities of the next token and
+y the right one, the gradient of one position's loss in the LM head is (p - e_y) h^T. A row's
+features are means over its T positions:
+
+    target_row   mean (p_y - 1) h            the head gradient's own row y (CluSTER,
+                                             arXiv 2609.12584, its proxy of the gradient)
+    head_sketch  mean A^T (p - e_y) (B^T h)^T  a sketch of the whole head gradient
+    hidden_mean  mean h                      the plain embedding, for comparison
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from stages.embed.sketch import Sketch, fold_residuals
+
+FEATURES = ("target_row", "hidden_mean", "head_sketch")
+Head = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class PositionSignals:
+    """What the head says at each supervised position; every field of shape (P,), float32.
+
+    Attributes
+    ----------
+    nll : Tensor
+        -log p_y, in nats.
+    target_p, max_p : Tensor
+        Probability of the right token, and of the likeliest.
+    entropy : Tensor
+        Of the next token's distribution, in nats.
+    residual_norm : Tensor
+        Norm of p - e_y, from sum(p^2) - 2 p_y + 1.
+    """
+
+    nll: Tensor
+    target_p: Tensor
+    max_p: Tensor
+    entropy: Tensor
+    residual_norm: Tensor
+
+
+@dataclass(frozen=True)
+class RowFeatures:
+    """Features and signals of the rows of one batch, float32.
+
+    Attributes
+    ----------
+    embedding : Tensor of shape (R, dim)
+        The chosen feature, raw.
+    signals : dict of str to Tensor of shape (R,)
+        loss, mean_p, max_p, entropy, el2n, grad_norm_bound, head_grad_norm, embedding_norm.
+    """
+
+    embedding: Tensor
+    signals: dict[str, Tensor]
+
+
+def row_features(
+    hidden_PH: Tensor,
+    targets_P: Tensor,
+    num_positions: list[int],
+    head: Head,
+    *,
+    feature: str,
+    chunk: int,
+    sketch: Sketch | None = None,
+) -> RowFeatures:
+    """Compute one feature and all signals of the rows of a batch.
+
+    Parameters
+    ----------
+    hidden_PH : Tensor of shape (P, H)
+        Last hidden states at the supervised positions, row after row.
+    targets_P : Tensor of shape (P,), int64
+        The right next token of each.
+    num_positions : list of int
+        Positions of each row, each at least 1, summing to P.
+    head : callable
+        (C, H) -> logits (C, V).
+    feature : str
+        One of `FEATURES`.
+    chunk : int
+        Positions per chunk of logits.
+    sketch : Sketch, optional
+        The maps of `head_sketch`.
+    """
+    signals, folded_PA = position_signals(hidden_PH, targets_P, head, chunk=chunk, sketch=sketch)
+    hidden_PH = hidden_PH.float()
+    norms_P = hidden_PH.norm(dim=1)
+    scalars = _row_signals(signals, norms_P, num_positions)
+    if feature == "target_row":
+        embedding = _row_means(hidden_PH, signals.target_p - 1.0, num_positions)
+    elif feature == "hidden_mean":
+        embedding = _row_means(hidden_PH, torch.ones_like(norms_P), num_positions)
+    else:
+        assert sketch is not None and folded_PA is not None
+        embedding = _row_sketches(folded_PA, hidden_PH @ sketch.hidden_map, num_positions)
+    scalars["embedding_norm"] = embedding.norm(dim=1)
+    return RowFeatures(embedding, scalars)
+
+
+def position_signals(
+    hidden_PH: Tensor, targets_P: Tensor, head: Head, *, chunk: int, sketch: Sketch | None
+) -> tuple[PositionSignals, Tensor | None]:
+    """Take logits chunk by chunk and keep a few numbers per position.
+
+    Returns
+    -------
+    PositionSignals
+        Of all positions.
+    Tensor of shape (P, num_buckets) or None
+        p - e_y folded over the vocabulary, where a sketch was given.
+    """
+    pieces = []
+    folds = []
+    for start in range(0, targets_P.shape[0], chunk):
+        targets_C = targets_P[start : start + chunk]
+        logits_CV = head(hidden_PH[start : start + chunk]).float()
+        largest_C = logits_CV.amax(1)
+        exp_CV = (logits_CV - largest_C[:, None]).exp_()
+        sums_C = exp_CV.sum(1)
+        log_sums_C = largest_C + sums_C.log()
+        target_logit_C = logits_CV.gather(1, targets_C[:, None]).squeeze(1)
+        nll_C = log_sums_C - target_logit_C
+        target_p_C = (-nll_C).exp()
+        mean_logit_C = _row_dot(exp_CV, logits_CV) / sums_C
+        square_sum_C = _row_dot(exp_CV, exp_CV) / sums_C.square()
+        residual_C = (square_sum_C - 2.0 * target_p_C + 1.0).clamp_min(0.0).sqrt()
+        pieces.append(
+            torch.stack(
+                [nll_C, target_p_C, 1.0 / sums_C, log_sums_C - mean_logit_C, residual_C], dim=1
+            )
+        )
+        if sketch is not None:
+            folds.append(fold_residuals(exp_CV, sums_C, targets_C, sketch))
+    values = torch.cat(pieces)
+    columns = (values[:, index].contiguous() for index in range(len(fields(PositionSignals))))
+    return PositionSignals(*columns), torch.cat(folds) if folds else None
+
+
+def _row_dot(left_CV: Tensor, right_CV: Tensor) -> Tensor:
+    """Inner product of each row with its partner, without a temporary of their size."""
+    return torch.bmm(left_CV[:, None, :], right_CV[:, :, None])[:, 0, 0]
+
+
+def _row_signals(
+    signals: PositionSignals, norms_P: Tensor, num_positions: list[int]
+) -> dict[str, Tensor]:
+    stacked = torch.stack(
+        [
+            signals.nll,
+            signals.target_p,
+            signals.max_p,
+            signals.entropy,
+            signals.residual_norm,
+            signals.residual_norm * norms_P,
+            signals.residual_norm.square(),
+        ],
+        dim=1,
+    )
+    means_RS = torch.stack([piece.mean(0) for piece in torch.split(stacked, num_positions)])
+    counts_R = torch.tensor(num_positions, dtype=torch.float32, device=norms_P.device)
+    return {
+        "loss": means_RS[:, 0],
+        "mean_p": means_RS[:, 1],
+        "max_p": means_RS[:, 2],
+        "entropy": means_RS[:, 3],
+        "el2n": means_RS[:, 4],
+        "head_grad_norm": means_RS[:, 5],
+        "grad_norm_bound": (means_RS[:, 6] / counts_R).sqrt(),
+    }
+
+
+def _row_means(hidden_PH: Tensor, coefficients_P: Tensor, num_positions: list[int]) -> Tensor:
+    """Average coefficient times hidden state over the positions of each row."""
+    rows = zip(
+        torch.split(hidden_PH, num_positions),
+        torch.split(coefficients_P, num_positions),
+        strict=True,
+    )
+    return torch.stack([(c @ h) / h.shape[0] for h, c in rows])
+
+
+def _row_sketches(folded_PA: Tensor, projected_PB: Tensor, num_positions: list[int]) -> Tensor:
+    """Average the outer products of both maps over the positions of each row, flattened."""
+    rows = zip(
+        torch.split(folded_PA, num_positions), torch.split(projected_PB, num_positions), strict=True
+    )
+    return torch.stack([((a.T @ b) / a.shape[0]).flatten() for a, b in rows])

@@ -1,0 +1,220 @@
+"""The embed room's door to the disk: which parts, which model, which rows were refused."""
+
+import functools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stages.contract.artifact import Artifact
+from stages.contract.draft import Draft
+from stages.contract.errors import (
+    DataError,
+    require_at_least,
+    require_one_of,
+)
+from stages.contract.fingerprint import section_params
+from stages.contract.parts import Facts, Outcome, Run, Spread, Stage, cut, total, work_through
+from stages.embed.checkpoint import check_model_path, weights_sha256
+
+if TYPE_CHECKING:
+    from stages.embed.worker import EmbedWorker
+
+log = logging.getLogger(__name__)
+
+FEATURES = ("target_row", "hidden_mean", "head_sketch")
+
+
+@dataclass(kw_only=True)
+class ModelConfig:
+    """Which model the rows are measured with.
+
+    Attributes
+    ----------
+    path : str
+        `smollm2` (embedded), a folder, or a hub name.
+    dtype : str
+        auto (bfloat16 on a GPU, float32 on a CPU), bfloat16, float16 or float32.
+    attn_implementation : str
+        sdpa, eager or flash_attention_2.
+    """
+
+    path: str = "smollm2"
+    dtype: str = "auto"
+    attn_implementation: str = "sdpa"
+
+    def __post_init__(self) -> None:
+        """Check each field by itself."""
+        require_one_of("model.dtype", self.dtype, ("auto", "bfloat16", "float16", "float32"))
+        require_one_of(
+            "model.attn_implementation",
+            self.attn_implementation,
+            ("sdpa", "eager", "flash_attention_2"),
+        )
+        check_model_path(self.path)
+
+
+@dataclass(kw_only=True)
+class EmbedConfig:
+    """How rows become features.
+
+    Attributes
+    ----------
+    feature : str
+        target_row (the paper's), head_sketch or hidden_mean.
+    tokens_per_batch : int
+        Bound of rows times longest row of a batch.
+    rows_per_part : int
+        Rows of one part; a kill costs each worker at most one part.
+    logits_chunk : int
+        Supervised positions that meet the head at once; (logits_chunk, vocabulary) is the
+        largest tensor beyond the weights.
+    sketch_vocab, sketch_hidden : int
+        Size of the sketch: buckets of the vocabulary times dimensions of the hidden state.
+    seed : int
+        Of the sketch.
+    """
+
+    feature: str = "target_row"
+    tokens_per_batch: int = 2048
+    rows_per_part: int = 64
+    logits_chunk: int = 256
+    sketch_vocab: int = 64
+    sketch_hidden: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check each field by itself."""
+        require_one_of("embed.feature", self.feature, FEATURES)
+        at_least_one = (
+            "tokens_per_batch",
+            "rows_per_part",
+            "logits_chunk",
+            "sketch_vocab",
+            "sketch_hidden",
+        )
+        for name in at_least_one:
+            require_at_least(f"embed.{name}", getattr(self, name), 1)
+
+
+@dataclass(frozen=True)
+class EmbedSettings:
+    """All that the embed stage is told.
+
+    Attributes
+    ----------
+    embed : EmbedConfig
+        The stage's section.
+    model : ModelConfig
+        The model's section.
+    weights : Path
+        Local folder of the model.
+    device : str
+        cpu or cuda, decided by the resources of a worker.
+    num_devices : int
+        GPUs per worker.
+    hash_cache : Path
+        Folder of remembered hashes.
+    """
+
+    embed: EmbedConfig
+    model: ModelConfig
+    weights: Path
+    device: str
+    num_devices: int
+    hash_cache: Path
+
+    @property
+    def dtype(self) -> str:
+        """The number format, with `auto` resolved."""
+        if self.model.dtype != "auto":
+            return self.model.dtype
+        return "bfloat16" if self.device == "cuda" else "float32"
+
+
+def identity(settings: EmbedSettings) -> Facts:
+    """Name the settings, the resolved number format and device, and the weights by content."""
+    without = (
+        ()
+        if settings.embed.feature == "head_sketch"
+        else (
+            "sketch_vocab",
+            "sketch_hidden",
+            "seed",
+        )
+    )
+    return {
+        "embed": section_params(settings.embed, without=without),
+        "dtype": settings.dtype,
+        "device": settings.device,
+        "attn_implementation": settings.model.attn_implementation,
+        "weights": weights_sha256(settings.weights, settings.hash_cache),
+    }
+
+
+def run(
+    settings: EmbedSettings, inputs: Mapping[str, Artifact], draft: Draft, spread: Spread
+) -> Run:
+    """Compute the parts that are missing; the model is loaded only if there are any."""
+    tokens, rows = inputs["tokens"], inputs["rows"]
+    parts = cut(rows.num_rows, settings.embed.rows_per_part)
+    make = functools.partial(load_worker, settings, tokens, rows.path, draft)
+    receipts = yield from work_through(
+        draft, parts, make, spread, uses_gpu=settings.device == "cuda"
+    )
+    kept = sum(receipt.rows for receipt in receipts)
+    if kept == 0:
+        raise DataError(
+            "embed: no row could be embedded, all were refused; see rejects in "
+            f"{draft.path}, and lower tokens.max_length or choose a smaller model"
+        )
+    facts = {
+        "kept": kept,
+        "rejected": total(receipts, "rejected"),
+        "tokens": sum(receipt.tokens for receipt in receipts),
+        "halvings": total(receipts, "halvings"),
+        "peak_rss_mb": max(int(receipt.stats["peak_rss_mb"]) for receipt in receipts),
+    }
+    return Outcome(parts, facts)
+
+
+def load_worker(
+    settings: EmbedSettings, tokens: Artifact, rows: Path, draft: Draft
+) -> "EmbedWorker":
+    """Load the model in the process that will use it."""
+    import torch
+
+    from stages.embed.model import load_model
+    from stages.embed.sketch import make_sketch
+    from stages.embed.worker import EmbedWorker, PassOptions
+
+    # Sums depend on the number of threads: with one, the bytes are the same for any number of
+    # workers, and as many workers as cores keep the machine busy.
+    torch.set_num_threads(1)
+    log.info(
+        "loading the model from %s (%s, %s)", settings.weights, settings.dtype, settings.device
+    )
+    model = load_model(
+        settings.weights,
+        dtype=settings.dtype,
+        device=settings.device,
+        attn_implementation=settings.model.attn_implementation,
+        num_devices=settings.num_devices,
+    )
+    config = settings.embed
+    sketch = None
+    if config.feature == "head_sketch":
+        sketch = make_sketch(
+            model.vocab_size,
+            model.hidden_size,
+            sketch_vocab=config.sketch_vocab,
+            sketch_hidden=config.sketch_hidden,
+            seed=config.seed,
+            device=model.head_device,
+        )
+    options = PassOptions(config.feature, config.tokens_per_batch, config.logits_chunk)
+    return EmbedWorker(model, sketch, options, tokens, rows, draft)
+
+
+EMBED = Stage(name="embed", version=1, reads=("tokens", "rows"), identity=identity, run=run)

@@ -1,0 +1,183 @@
+"""A JSON array of rows, or objects one after the other, read through a window that slides.
+
+Memory holds the window and one row. A row that is broken inside is skipped up to its closing
+bracket, and the rows after it are read. One object that has Definition and Instances is a task
+of Natural-Instructions: it is read whole, and each of its instances is a row.
+"""
+
+import codecs
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from stages.rows.formats.opening import opening, trouble
+from stages.rows.formats.record import DECODER, Record, from_json, from_value
+
+WINDOW_BYTES = 1 << 20
+MAX_ROW_CHARS = 64 << 20
+
+_SPACE = re.compile(r"[ \t\r\n\ufeff]*")
+_SEPARATORS = re.compile(r"[ \t\r\n,]*")
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|["\[\]{},]', re.DOTALL)
+_INSTANCES = re.compile(r'(?<!\\)"Instances"\s*:\s*\[')
+_NOT_PER_INSTANCE = ("Instances", "Positive Examples", "Negative Examples")
+
+
+def read(path: Path) -> Iterator[Record]:
+    """Read the objects of an array, or those that stand one after the other."""
+    with opening(path) as stream:
+        window = _Window(stream)
+        if window.skip(_SPACE) == "[":
+            window.take(window.at + 1)
+            yield from _elements(window)
+            if not window.cut and window.skip(_SPACE):
+                line, offset = window.line, window.offset
+                detail = "text after the end of the array"
+                rest = window.take(len(window.text))
+                yield Record(line, offset, None, rest, "not_json", detail)
+            return
+        while window.skip(_SPACE):
+            record = window.value()
+            task = record.value or {}
+            if "Definition" in task and isinstance(task.get("Instances"), list):
+                yield from _instances(record)
+            else:
+                yield record
+        if trouble(stream)[0] and not window.cut:
+            yield window.ended_early(window.line, window.offset, b"")
+
+
+def _elements(window: "_Window") -> Iterator[Record]:
+    """Read the elements of an array whose opening bracket was taken, up to the closing one."""
+    while (mark := window.skip(_SEPARATORS)) not in ("", "]"):
+        yield window.value()
+    if mark:
+        window.take(window.at + 1)
+    elif not window.cut:
+        window.cut = True
+        yield window.ended_early(window.line, window.offset, b"")
+
+
+def _instances(record: Record) -> Iterator[Record]:
+    """Expand a task of Natural-Instructions; what belongs to the task goes with every row."""
+    raw = record.raw_bytes()
+    task = {k: v for k, v in (record.value or {}).items() if k not in _NOT_PER_INSTANCE}
+    window = _Window(io.BytesIO())
+    window.line, window.offset, window.text = record.line, record.offset, raw.decode()
+    found = _INSTANCES.search(window.text)
+    assert found is not None, "the key was parsed"
+    window.take(found.end())
+    for instance in _elements(window):
+        if instance.value is None:
+            yield instance
+        else:
+            value = {**task, **instance.value}
+            yield Record(instance.line, instance.offset, value, instance.raw)
+
+
+class _Window:
+    """The text of a stream, a piece at a time.
+
+    Attributes
+    ----------
+    text : str
+        What is in memory; bytes that are not UTF-8 are kept as surrogates.
+    at : int
+        Place in `text` up to which it was taken.
+    line, offset : int
+        Line and byte of that place in the file.
+    cut : bool
+        True once the file has ended inside a value.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self.text = ""
+        self.at = 0
+        self.line = 1
+        self.offset = 0
+        self.cut = False
+
+    def more(self) -> bool:
+        """Read on and drop what was taken; False at the end of the file."""
+        rest = self.text[self.at :]
+        chunk = self._stream.read(max(WINDOW_BYTES, len(rest)))
+        self.text = rest + self._decoder.decode(chunk, final=not chunk)
+        self.at = 0
+        return bool(chunk)
+
+    def take(self, end: int) -> bytes:
+        """Take the text up to `end`, and count its bytes and lines."""
+        raw = self.text[self.at : end].encode("utf-8", "surrogateescape")
+        self.line += raw.count(b"\n")
+        self.offset += len(raw)
+        self.at = end
+        return raw
+
+    def skip(self, filler: re.Pattern[str]) -> str:
+        """Take filler and give the character after it, or "" at the end of the file."""
+        while True:
+            match = filler.match(self.text, self.at)
+            self.take(match.end() if match else self.at)
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if not self.more():
+                return ""
+
+    def value(self) -> Record:
+        """Take one value, sound or broken."""
+        line, offset = self.line, self.offset
+        while True:
+            try:
+                value, end = DECODER.raw_decode(self.text, self.at)
+            except (ValueError, RecursionError):
+                end = _extent(self.text, self.at)
+                short = end < 0 and len(self.text) - self.at < MAX_ROW_CHARS
+                if short and self.more():
+                    continue
+                if end < 0:
+                    self.cut = short
+                    raw = self.take(len(self.text))
+                    return self.ended_early(line, offset, raw)
+                return from_json(self.take(max(end, self.at + 1)), line, offset)
+            if end == len(self.text) and self.more():
+                continue
+            raw = self.take(end)
+            if not isinstance(value, dict) or not _is_utf8(raw):
+                return from_json(raw, line, offset)
+            return from_value(value, raw, line, offset)
+
+    def ended_early(self, line: int, offset: int, raw: bytes) -> Record:
+        """Make the record of a value, or an array, that has no end."""
+        reason, detail = trouble(self._stream)
+        detail = detail or "there is no closing bracket"
+        return Record(line, offset, None, raw, reason or "not_json", detail)
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _extent(text: str, start: int) -> int:
+    """Find where a broken value ends by its brackets and strings; -1 if not within the text."""
+    depth = 0
+    for token in _TOKEN.finditer(text, start):
+        mark = token.group()
+        if mark == '"':
+            return -1
+        if mark in ("[", "{"):
+            depth += 1
+        elif mark in ("]", "}"):
+            depth -= 1
+            if depth <= 0:
+                return token.start() if depth < 0 else token.end()
+        elif mark == "," and depth == 0:
+            return token.start()
+    return -1

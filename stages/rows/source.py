@@ -1,0 +1,201 @@
+"""Where rows come from: the files that a path means, and the dialect that a file is written in."""
+
+import glob
+import itertools
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stages.contract.errors import ConfigurationError, DataError
+from stages.rows.dialects import DIALECTS, Columns, Problem
+from stages.rows.formats import Record, hub, known_suffixes, read_file, suffix_of
+
+log = logging.getLogger(__name__)
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_NOT_DATA = re.compile(
+    r"readme|licen[cs]e|manifest|metadata|rejects|rejects-\d+|state|dataset_infos?|dataset_dict",
+    re.IGNORECASE,
+)
+_ANSWERABLE = ("prompt", "instruction", "question", "problem")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One file that rows are read from, or a data set of the hub.
+
+    Attributes
+    ----------
+    name : str
+        Its path relative to the data set's folder, with slashes; the name of the hub.
+    path : Path
+        Where it lies.
+    on_hub : bool
+        True for a data set of the hub.
+    """
+
+    name: str
+    path: Path
+    on_hub: bool = False
+
+    def records(self) -> Iterator[Record]:
+        """Read its records."""
+        return hub.read(self.name) if self.on_hub else read_file(self.path)
+
+
+def find(path: str) -> tuple[Found, ...]:
+    """Find the files that `rows.path` means, in order of their names; reads none of them.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such file, or none of a known format.
+    """
+    if not path:
+        raise ConfigurationError("rows.path is empty; set rows.path=<file, folder, glob or name>")
+    place = Path(path).expanduser()
+    if place.is_file():
+        if not suffix_of(place):
+            raise ConfigurationError(
+                f"rows.path={path} has no known format; its name must end in {known_suffixes()}"
+            )
+        return (Found(place.name, place),)
+    if place.is_dir():
+        return _in_folder(place)
+    if glob.has_magic(path):
+        return _matching(str(place))
+    if _HUB_NAME.fullmatch(path) and not suffix_of(place):
+        return (Found(path, Path(path), on_hub=True),)
+    raise ConfigurationError(
+        f"rows.path={path} does not exist; give a file, a folder, a glob or a hub name (org/name)"
+    )
+
+
+def _in_folder(folder: Path) -> tuple[Found, ...]:
+    saved = _saved_to_disk(folder)
+    if saved:
+        return saved
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return _known(files, folder, f"rows.path={folder}")
+
+
+def _matching(pattern: str) -> tuple[Found, ...]:
+    parts = Path(pattern).parts
+    fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    root = Path(*parts[:fixed])
+    files = [Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file()]
+    return _known(files, root, f"rows.path={pattern}")
+
+
+def _known(files: Sequence[Path], root: Path, asked: str) -> tuple[Found, ...]:
+    """Keep the files of known formats, and say which were left."""
+    kept: list[Found] = []
+    left: list[Found] = []
+    for file in files:
+        relative = file.relative_to(root)
+        hidden = any(part.startswith((".", "_")) for part in relative.parts)
+        beside = _NOT_DATA.fullmatch(file.name.split(".")[0])
+        ignored = hidden or beside or not suffix_of(file)
+        (left if ignored else kept).append(Found(relative.as_posix(), file))
+    if left:
+        names = sorted(found.name for found in left)
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        log.info("rows: not read, no rows by their names: %s%s", ", ".join(names[:5]), more)
+    if not kept:
+        raise ConfigurationError(
+            f"{asked} holds no file of a known format; names must end in {known_suffixes()}"
+        )
+    return tuple(sorted(kept, key=lambda found: found.name))
+
+
+def _saved_to_disk(folder: Path) -> tuple[Found, ...]:
+    """Find the files of `datasets.save_to_disk`; of several splits, those of `train`."""
+    splits, state = folder / "dataset_dict.json", folder / "state.json"
+    if splits.exists():
+        names = json.loads(splits.read_text(encoding="utf-8"))["splits"]
+        if "train" not in names:
+            raise ConfigurationError(
+                f"rows.path={folder} has the splits {', '.join(names)} and none is named train; "
+                f"set rows.path={folder / names[0]} to read one"
+            )
+        log.info("rows: of the splits %s of %s train is read", ", ".join(names), folder)
+        inside = _saved_to_disk(folder / "train")
+        return tuple(Found(f"train/{found.name}", found.path) for found in inside)
+    if not state.exists() or not (folder / "dataset_info.json").exists():
+        return ()
+    files = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
+    return tuple(Found(file["filename"], folder / file["filename"]) for file in files)
+
+
+def choose(file: str, values: Sequence[Columns], wanted: str) -> tuple[str, tuple[str, ...]]:
+    """Tell the dialect of a file by the columns of its first rows.
+
+    Parameters
+    ----------
+    file : str
+        Name of the file, for messages.
+    values : sequence of dict
+        Its first readable rows, at least one.
+    wanted : str
+        `auto`, or the dialect that was asked for.
+
+    Returns
+    -------
+    tuple
+        Name of the dialect, and the columns that told it.
+
+    Raises
+    ------
+    DataError
+        If the file holds something else than conversations.
+    """
+    columns = list(dict.fromkeys(name for value in values for name in value))
+    if wanted != "auto":
+        told = DIALECTS[wanted].told_by(columns)
+        if not told:
+            raise DataError(
+                f"rows.dialect={wanted} reads {DIALECTS[wanted].says}, but {file} has "
+                f"{_listed(columns)}; leave rows.dialect=auto or name another"
+            )
+        return wanted, told
+    chosen = next(((n, t) for n, d in DIALECTS.items() if (t := d.told_by(columns))), ("", ()))
+    what = _something_else(values, columns, chosen[0])
+    if what:
+        known = "; ".join(dialect.says for dialect in DIALECTS.values())
+        raise DataError(
+            f"{file} holds {what} ({_listed(columns)}); expected conversations with the columns of "
+            f"one of: {known}; or name how to read it with rows.dialect=<name>"
+        )
+    return chosen
+
+
+def _something_else(values: Sequence[Columns], columns: Sequence[str], dialect: str) -> str:
+    """Say what a file holds if it is no conversations, else ""."""
+    if any(value.get(name) for value in values for name in ("image", "images")):
+        return "images"
+    if {"chosen", "rejected"} <= set(columns) and dialect != "messages":
+        return "preference pairs"
+    if not dialect:
+        if len(values) == 1 and values[0] and all(isinstance(v, dict) for v in values[0].values()):
+            return f"one JSON object of {len(values[0])} objects (a dict of dicts)"
+        if any(name in columns for name in _ANSWERABLE):
+            return "prompts without answers"
+        return "columns that tell no dialect"
+    if dialect == "marked_text" and not any("<|user|>" in str(v.get("text")) for v in values):
+        return "raw text without roles"
+    reasons = set()
+    for item in itertools.chain.from_iterable(map(DIALECTS[dialect].convert, values)):
+        if not isinstance(item, Problem):
+            return ""
+        reasons.add("images" if "part of type image" in item.detail else item.reason)
+    if reasons == {"no_assistant_turn"}:
+        return "prompts without answers"
+    return "images" if reasons == {"images"} else ""
+
+
+def _listed(columns: Sequence[str]) -> str:
+    more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
+    return f"columns: {', '.join(columns[:8])}{more}"

@@ -1,0 +1,1 @@
+"""One Parquet file per data-parallel worker, and the folder that outlives the run."""

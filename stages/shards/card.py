@@ -1,0 +1,165 @@
+"""The manifest and the card of a published set, as plain values and text."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from evenshard.shards import (
+    FORMAT,
+    FORMAT_VERSION,
+    REJECTS,
+    ClusterFacts,
+    Manifest,
+    RejectFacts,
+    ScheduleFacts,
+    WeightFacts,
+    WorkerFacts,
+)
+from stages.contract.parts import Facts
+
+CONVENTIONS = {
+    "sample": (
+        "of the row, above 0, with mean 1 over the set: a step's loss is the sum over its rows "
+        "of weight times the row's mean token loss, divided by the number of rows of the step"
+    ),
+    "token": (
+        "of the row, above 0, with mean 1 over the set: a step's loss is the sum over its rows "
+        "of weight times the row's summed token loss, divided by the sum of weight times the "
+        "row's number of trained tokens over all workers"
+    ),
+    "rank": (
+        "of the row, above 0, with mean 1 over the set, the same for all rows of a worker's "
+        "cluster: a worker's loss is its mean token loss times its weight, averaged over workers"
+    ),
+}
+
+
+def build_manifest(
+    *,
+    name: str,
+    seed: int,
+    allocate: Facts,
+    settings: Facts,
+    overrides: list[str],
+    workers: list[WorkerFacts],
+    rejects: RejectFacts,
+    keys: Mapping[str, str],
+    versions: Mapping[str, str],
+) -> Manifest:
+    """Gather what a trainer, a checker and a reader need to know of a set.
+
+    Parameters
+    ----------
+    name, seed : str, int
+        Of the run.
+    allocate : dict
+        Facts of the allocate stage.
+    settings : dict
+        The whole configuration.
+    overrides : list of str
+        The settings that were given on the command line.
+    workers : list of WorkerFacts
+        One entry per shard, in order.
+    rejects : RejectFacts
+        Of rejects.parquet.
+    keys, versions : mapping of str to str
+        Keys of all artifacts, versions of the packages that decide bytes.
+    """
+    section = settings["allocate"]
+    return Manifest(
+        format=FORMAT,
+        format_version=FORMAT_VERSION,
+        name=name,
+        seed=seed,
+        world_size=section["num_workers"],
+        micro_batch=section["micro_batch"],
+        accumulation=section["accumulation"],
+        rows=allocate["rows"],
+        rows_per_worker=allocate["rows"] // section["num_workers"],
+        steps_per_epoch=allocate["steps_per_epoch"],
+        tokens=allocate["tokens"],
+        asked=allocate["asked"],
+        got=allocate["got"],
+        weights=WeightFacts(
+            objective=section["objective"],
+            convention=CONVENTIONS[section["objective"]],
+            min=allocate["weights"]["min"],
+            max=allocate["weights"]["max"],
+            effective_sample_size=allocate["weights"]["effective_sample_size"],
+        ),
+        schedule=cast(ScheduleFacts, allocate["schedule"]),
+        clusters=cast(list[ClusterFacts], allocate["clusters"]),
+        workers=workers,
+        rejects=rejects,
+        settings=settings,
+        overrides=overrides,
+        keys=dict(keys),
+        versions=dict(versions),
+    )
+
+
+def build_card(manifest: Manifest) -> str:
+    """Write a data-set card whose `configs:` make `datasets.load_dataset` read the folder."""
+    workers = manifest["workers"]
+    lines = ["---", "configs:", "- config_name: default", "  data_files:", "  - split: train"]
+    lines += ["    path:", *(f"    - {worker['file']}" for worker in workers)]
+    for worker in workers:
+        lines += [
+            f"- config_name: worker-{worker['worker']:05d}",
+            "  data_files:",
+            "  - split: train",
+            f"    path: {worker['file']}",
+        ]
+    lines += ["---", "", f"# {manifest['name']}", ""]
+    lines += _body(manifest)
+    return "\n".join(lines) + "\n"
+
+
+def _body(manifest: Manifest) -> list[str]:
+    weights, schedule = manifest["weights"], manifest["schedule"]
+    rejected = manifest["rejects"]["rows"]
+    figures: list[tuple[str, Any]] = [
+        ("asked", manifest["asked"]),
+        ("got", manifest["got"]),
+        ("shards", f"{manifest['world_size']} of {manifest['rows_per_worker']} rows each"),
+        (
+            "one step",
+            f"micro-batch {manifest['micro_batch']} x accumulation {manifest['accumulation']} "
+            f"x {manifest['world_size']} workers; {manifest['steps_per_epoch']} steps an epoch",
+        ),
+        (
+            "weights",
+            f"{weights['min']:.4g} to {weights['max']:.4g}, effective sample size "
+            f"{weights['effective_sample_size']:.1%}, objective {weights['objective']}",
+        ),
+        ("schedule", f"{schedule['kind']}: {schedule['reason']}"),
+        ("waiting", f"busiest worker over the mean, {schedule['imbalance']:.3f} in tokens"),
+        ("rejects", f"{rejected} rows, each with its reason, in `{REJECTS}`"),
+    ]
+    body = [
+        "Balanced, weighted shards of an instruction set, one Parquet file per data-parallel "
+        "worker, made by evenshard. Row order is part of the set: every step over all workers "
+        "holds the clusters in proportion. Do not shuffle, split or pack the files again.",
+        "",
+        "| | |",
+        "| --- | --- |",
+        *(f"| {name} | {text} |" for name, text in figures),
+        "",
+        "| cluster | candidates | rows they stand for | kept |",
+        "| ---: | ---: | ---: | ---: |",
+        *(
+            f"| {c['cluster']} | {c['candidates']} | {c['mass']} | {c['kept']} |"
+            for c in manifest["clusters"]
+        ),
+        "",
+        "## Use",
+        "",
+        "```python",
+        "import evenshard",
+        "",
+        'shard = evenshard.load_shard("<this folder>", rank)  # input_ids, labels, weight, row_id',
+        "```",
+        "",
+        f"The weights are {weights['convention']}. Check the folder with "
+        "`evenshard verify <this folder>`.",
+    ]
+    return body

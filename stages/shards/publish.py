@@ -1,0 +1,141 @@
+"""From the store to the folder that a user takes away: shards, manifest, card, rejects."""
+
+import json
+import os
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evenshard.shards import FORMAT, MANIFEST, REJECTS, Manifest, RejectFacts, WorkerFacts
+from stages.contract.artifact import Artifact
+from stages.contract.draft import write_json
+from stages.contract.errors import ConfigurationError
+from stages.contract.fingerprint import file_sha256
+from stages.contract.parts import Facts
+from stages.contract.schemas import REJECTS as REJECTS_SCHEMA
+from stages.contract.tables import Layout, sync_folder, write_table
+from stages.shards.card import build_card, build_manifest
+
+
+def check_out(out: Path) -> None:
+    """Refuse to replace a folder that is not ours, before any work.
+
+    Raises
+    ------
+    ConfigurationError
+        If `out` exists and is neither empty nor a published set.
+    """
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ConfigurationError(f"out={out} is a file; give a folder")
+    if any(out.iterdir()) and not is_published(out):
+        raise ConfigurationError(
+            f"out={out} holds files that evenshard did not write; give another `name` or `out`, "
+            f"or empty the folder"
+        )
+
+
+def is_published(out: Path) -> bool:
+    """Say whether a folder is a published set."""
+    try:
+        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
+
+
+def publish(
+    out: Path,
+    artifacts: Mapping[str, Artifact],
+    *,
+    name: str,
+    seed: int,
+    settings: Facts,
+    overrides: list[str],
+    versions: Mapping[str, str],
+) -> Manifest:
+    """Write the folder beside its final place and swap it in whole.
+
+    Parameters
+    ----------
+    out : Path
+        The final folder; an earlier set there is replaced.
+    artifacts : mapping of str to Artifact
+        All artifacts of the run by stage.
+    name, seed, settings, overrides, versions
+        See `build_manifest`.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draft = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
+    draft.mkdir()
+    try:
+        workers = _copy_shards(artifacts["shards"], draft)
+        rejects = _write_rejects(artifacts.values(), draft)
+        manifest = build_manifest(
+            name=name,
+            seed=seed,
+            allocate=artifacts["allocate"].facts,
+            settings=settings,
+            overrides=overrides,
+            workers=workers,
+            rejects=rejects,
+            keys={stage: artifact.key for stage, artifact in artifacts.items()},
+            versions=versions,
+        )
+        (draft / "README.md").write_text(build_card(manifest), encoding="utf-8")
+        write_json(draft / MANIFEST, manifest)
+        sync_folder(draft)
+        swap(draft, out)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return manifest
+
+
+def swap(draft: Path, out: Path) -> None:
+    """Put a finished folder in the place of an older one; a reader meets the old or the new."""
+    if out.exists():
+        old = out.with_name(f".{out.name}.{uuid.uuid4().hex}.old")
+        os.rename(out, old)
+        os.rename(draft, out)
+        shutil.rmtree(old)
+    else:
+        os.rename(draft, out)
+    sync_folder(out.parent)
+
+
+def _copy_shards(shards: Artifact, draft: Path) -> list[WorkerFacts]:
+    """Copy and not link: a user who edits a file must not edit the store."""
+    workers = []
+    for entry, facts in zip(shards.manifest["parts"], shards.facts["workers"], strict=True):
+        shutil.copyfile(shards.path / entry["name"], draft / entry["name"])
+        workers.append(
+            WorkerFacts(
+                worker=facts["worker"],
+                file=entry["name"],
+                rows=facts["rows"],
+                tokens=facts["tokens"],
+                sha256=entry["sha256"],
+                num_bytes=entry["num_bytes"],
+            )
+        )
+    return workers
+
+
+def _write_rejects(artifacts: Iterable[Artifact], draft: Path) -> RejectFacts:
+    """Gather the rejects of all stages into one file."""
+    pieces = [table for artifact in artifacts for table in artifact.sides("rejects")]
+    table = pa.concat_tables([REJECTS_SCHEMA.empty_table(), *pieces])
+    write_table(table, draft / REJECTS, Layout())
+    reasons = Counter(pc.cast(table["reason"], pa.string()).to_pylist())
+    return RejectFacts(
+        file=REJECTS,
+        rows=table.num_rows,
+        by_reason=dict(sorted(reasons.items())),
+        sha256=file_sha256(draft / REJECTS),
+    )

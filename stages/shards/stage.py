@@ -1,0 +1,110 @@
+"""The shards room's door to the disk: the kept rows of each worker, in the order of its steps."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from evenshard.shards import SHARD_SCHEMA, shard_name
+from stages.contract.artifact import Artifact
+from stages.contract.draft import Draft
+from stages.contract.parts import (
+    Facts,
+    Outcome,
+    PartSpec,
+    Receipt,
+    Run,
+    Spread,
+    Stage,
+    Worker,
+    work_through,
+)
+from stages.contract.schemas import ALLOCATE
+from stages.contract.tables import Layout
+
+ROW_COLUMNS = ("row_id", "source", "uid", "messages", "meta", "multiplicity")
+TOKEN_COLUMNS = ("row_id", "input_ids", "labels", "num_tokens")
+
+
+@dataclass(frozen=True)
+class ShardsSettings:
+    """All that the shards stage is told; it has no choices of its own.
+
+    Attributes
+    ----------
+    num_workers : int
+        W, the number of shards.
+    """
+
+    num_workers: int
+
+
+def identity(settings: ShardsSettings) -> Facts:
+    """Name the settings; all else is decided by the inputs."""
+    return {"num_workers": settings.num_workers}
+
+
+def run(
+    settings: ShardsSettings, inputs: Mapping[str, Artifact], draft: Draft, spread: Spread
+) -> Run:
+    """Write the shards that are missing."""
+    allocate, rows, tokens = inputs["allocate"], inputs["rows"], inputs["tokens"]
+    parts = tuple(
+        PartSpec(r, 0, rows.num_rows, shard_name(r, settings.num_workers))
+        for r in range(settings.num_workers)
+    )
+    make = functools.partial(make_worker, allocate, rows, tokens, draft)
+    receipts = yield from work_through(draft, parts, make, spread)
+    facts = {
+        "workers": [
+            {"worker": spec.index, "rows": receipt.rows, "tokens": receipt.tokens}
+            for spec, receipt in zip(parts, receipts, strict=True)
+        ]
+    }
+    return Outcome(parts, facts)
+
+
+def make_worker(allocate: Artifact, rows: Artifact, tokens: Artifact, draft: Draft) -> Worker:
+    """Build the function that writes one shard."""
+
+    def work(spec: PartSpec) -> Receipt:
+        table = shard_table(allocate, rows, tokens, worker=spec.index)
+        num_tokens = int(pc.sum(table["num_tokens"]).as_py())
+        return draft.write_part(spec, table, layout=Layout(), tokens=num_tokens)
+
+    return work
+
+
+def shard_table(allocate: Artifact, rows: Artifact, tokens: Artifact, *, worker: int) -> pa.Table:
+    """Gather the rows of one worker in order of their positions.
+
+    Text is read part by part and only the worker's rows are kept, so memory holds one part and
+    one shard.
+    """
+    mine = pa.concat_tables(
+        table.filter(pc.field("worker") == worker) for table in allocate.iter_parts(ALLOCATE.names)
+    )
+    wanted = mine["row_id"].combine_chunks()
+    columns = {name: mine[name] for name in ("row_id", "weight", "cluster")}
+    for artifact, names in ((rows, ROW_COLUMNS), (tokens, TOKEN_COLUMNS)):
+        found = pa.concat_tables(
+            table.filter(pc.is_in(table["row_id"], value_set=wanted))
+            for table in artifact.iter_parts(names)
+        )
+        columns.update({name: found[name] for name in names})
+    order = np.argsort(mine["position"].to_numpy())
+    table = pa.table({name: columns[name] for name in SHARD_SCHEMA.names})
+    return table.take(order).cast(SHARD_SCHEMA)
+
+
+SHARDS = Stage(
+    name="shards",
+    version=1,
+    reads=("allocate", "rows", "tokens"),
+    identity=identity,
+    run=run,
+    keeps_order=False,
+)

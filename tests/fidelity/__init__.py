@@ -1,0 +1,1 @@
+"""Fidelity: the pipeline against plain restatements of the paper and of autograd."""
