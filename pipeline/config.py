@@ -16,7 +16,7 @@ from typing import Any
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from stages.allocate.selectors import selector_classes
@@ -89,8 +89,9 @@ class Config:
     tokens: TokensConfig = field(default_factory=TokensConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     embed: EmbedConfig = field(default_factory=EmbedConfig)
-    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    # Before `cluster`, which takes its number of workers: a wrong one is told by its own name.
     allocate: AllocateConfig = field(default_factory=AllocateConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
 
     def __post_init__(self) -> None:
@@ -152,6 +153,8 @@ def compose_raw(overrides: Sequence[str]) -> DictConfig:
     """Compose without the checks of ranges: what `--cfg` prints."""
     _register()
     overrides = [_as_group(override) for override in overrides]
+    for override in overrides:
+        _check_form(override)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         try:
             return hydra.compose("config", overrides=list(overrides))
@@ -167,7 +170,9 @@ def compose_raw(overrides: Sequence[str]) -> DictConfig:
 def _register() -> None:
     """Tell Hydra the schema, the selectors (by file), and two small functions."""
     store = ConfigStore.instance()
-    store.store(name="schema", node=Config)
+    schema = OmegaConf.structured(Config)
+    schema.allocate.selector = MISSING  # a default of one class would refuse all others
+    store.store(name="schema", node=schema)
     for name, selector in selector_classes().items():
         store.store(group="allocate/selector", name=name, node=selector)
     OmegaConf.register_new_resolver("stem", _stem, replace=True)
@@ -185,11 +190,21 @@ def _as_group(override: str) -> str:
     return re.sub(r"^allocate\.selector=", "allocate/selector=", override)
 
 
+def _check_form(override: str) -> None:
+    """Refuse what is not key=value, and keys that Hydra would add or delete unchecked."""
+    key, equals, _ = override.partition("=")
+    require(bool(equals), f"{override} must be key=value, such as rows.path=my.jsonl")
+    require(
+        not key.startswith(("+", "~")),
+        f"{override}: keys cannot be added or deleted; set one of those that `--help` lists",
+    )
+
+
 def _guilty_override(overrides: Sequence[str]) -> str:
-    """Find the first override that does not compose alone."""
-    for override in overrides:
+    """Find the first override that does not compose with those before it."""
+    for count, override in enumerate(overrides, 1):
         try:
-            hydra.compose("config", overrides=[override])
+            hydra.compose("config", overrides=list(overrides[:count]))
         except (HydraException, OmegaConfBaseException):
             return override
     return ""
@@ -197,7 +212,7 @@ def _guilty_override(overrides: Sequence[str]) -> str:
 
 def _told(error: Exception, override: str, known: DictConfig) -> str:
     """Say what is wrong with an override, and what to do."""
-    key, _, value = override.lstrip("+~").partition("=")
+    key, _, value = override.partition("=")
     text = str(error.__cause__ or error).splitlines()[0]
     if "Could not find" in str(error) and override:
         options = re.findall(r"^\t(\S+)$", str(error), re.MULTILINE)

@@ -42,4 +42,4 @@ def merge(earlier: Sequence[str], later: Sequence[str]) -> list[str]:
 
 def _split(override: str) -> tuple[str, str]:
     key, _, value = override.partition("=")
-    return key.lstrip("+~").replace("/", "."), value
+    return key.replace("/", "."), value

@@ -267,13 +267,13 @@ def connect(address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address:
-        ray.init(address=address, logging_level=logging.WARNING)
+        ray.init(address=address, logging_level=logging.ERROR)
         return
     ray.init(
         address="local",
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
-        logging_level=logging.WARNING,
+        logging_level=logging.ERROR,
         _node_ip_address="127.0.0.1",
     )
 

@@ -28,6 +28,10 @@ def check_model_path(path: str) -> None:
     """
     if path == EMBEDDED:
         return
+    if not path:
+        raise ConfigurationError(
+            "model.path is empty; model=hf needs model.path=<folder or hub name>"
+        )
     folder = Path(path)
     if folder.is_dir():
         if not (folder / "config.json").exists():

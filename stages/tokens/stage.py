@@ -213,11 +213,11 @@ def run(
         raise DataError("\n  ".join([fault, *_first_rejects(draft, receipts)]) + f"\n{remedy}")
     facts = count_all(receipts)
     log.info(
-        "tokens: %d rows kept, %d rejected %s, %d truncated (%.0f%% of their targets kept), "
+        "tokens: %d rows kept, %d rejected%s, %d truncated (%.0f%% of their targets kept), "
         "%d kept up to their last answer",
         facts["kept"],
         facts["rejected"],
-        facts["rejects_by_reason"] or "",
+        f" {facts['rejects_by_reason']}" if facts["rejected"] else "",
         facts["truncated"],
         100 * facts["truncated_kept_share"],
         facts["trailing_user_dropped"],

@@ -71,15 +71,12 @@ def cluster_quota(labels, num_clusters, ratio, rows_per_step=1):
 def farthest_first(points, start, count):
     """Greedy k-center: from `start`, always the member farthest from all chosen so far."""
     chosen = [start]
+    gap = [float(((point - points[start]) ** 2).sum()) for point in points]
     while len(chosen) < count:
-        best, best_gap = -1, -1.0
-        for member in range(len(points)):
-            if member in chosen:
-                continue
-            gap = min(float(((points[member] - points[c]) ** 2).sum()) for c in chosen)
-            if gap > best_gap:
-                best, best_gap = member, gap
+        open_members = [member for member in range(len(points)) if member not in chosen]
+        best = max(open_members, key=lambda member: (gap[member], -member))
         chosen.append(best)
+        gap = [min(gap[m], float(((p - points[best]) ** 2).sum())) for m, p in enumerate(points)]
     return chosen
 
 

@@ -1,0 +1,161 @@
+"""Every mistake in the configuration stops before any work, names its key and says what to do."""
+
+import dataclasses
+
+import pytest
+import yaml
+
+from pipeline.config import Config, check_paths, compose, settings_of
+from pipeline.reshard import merge
+from stages.allocate.selectors.cluster_balanced import ClusterBalanced
+from stages.allocate.selectors.uniform import Uniform
+from stages.contract.errors import ConfigurationError
+from tests.conftest import ROOT
+
+MISTAKES = [
+    (["allocate.ratoi=0.5"], ["allocate.ratoi", "did you mean allocate.ratio"]),
+    (["allocte.ratio=0.5"], ["allocte.ratio", "did you mean allocate.ratio"]),
+    (["allocate.ratio=1.5"], ["allocate.ratio=1.5", "(0, 1]"]),
+    (["allocate.ratio=0"], ["allocate.ratio=0", "(0, 1]"]),
+    (["allocate.ratio=abc"], ["allocate.ratio=abc", "a number"]),
+    (["allocate.ratio=0.5", "allocate.budget=50%"], ["allocate.ratio=0.5", "allocate.budget=50%"]),
+    (["allocate.budget=half"], ["allocate.budget=half", "2000rows"]),
+    (["allocate.budget=150%"], ["allocate.budget=150%", "(0%, 100%]"]),
+    (["allocate.budget=0"], ["allocate.budget=0", ">= 1"]),
+    (["allocate.budget"], ["allocate.budget", "key=value"]),
+    (["allocate.num_workers=0"], ["allocate.num_workers=0", ">= 1"]),
+    (["allocate.num_workers=2.5"], ["allocate.num_workers=2.5", "a whole number"]),
+    (["allocate.schedule=fixed"], ["allocate.schedule=fixed", "pinned"]),
+    (["allocate.selector=best"], ["selector=best", "cluster_balanced", "uniform"]),
+    (["allocate.selector.keep=near"], ["allocate.selector.keep=near", "nearest"]),
+    (["allocate/selector=uniform", "allocate.selector.keep=nearest"], ["allocate.selector.keep"]),
+    (["allocate.objective=rank", "allocate.schedule=dealt"], ["allocate.objective=rank", "pinned"]),
+    (["allocate.schedule=pinned", "cluster.num_clusters=6"], ["cluster.num_clusters=6", "dealt"]),
+    (["cluster.num_clusters=0"], ["cluster.num_clusters=0", ">= 1"]),
+    (["cluster.num_clusters=2.5"], ["cluster.num_clusters=2.5", "whole number"]),
+    (["cluster.fit_rows=2"], ["cluster.fit_rows=2", ">= 4"]),
+    (["embed.feature=gradient"], ["embed.feature=gradient", "target_row"]),
+    (["embed.rows_per_part=0"], ["embed.rows_per_part=0"]),
+    (["model.dtype=bf16"], ["model.dtype=bf16", "bfloat16"]),
+    (["model.path=/no/such/folder"], ["model.path=/no/such/folder", "does not exist"]),
+    (["model=hf"], ["model.path", "model=hf"]),
+    (["tokens.template=alpca"], ["tokens.template=alpca", "alpaca"]),
+    (["tokens.max_length=abc"], ["tokens.max_length=abc", "whole number"]),
+    (["tokens.on_too_long=cut"], ["tokens.on_too_long=cut", "keep_answer"]),
+    (["rows.dialect=alpacca"], ["rows.dialect=alpacca", "alpaca"]),
+    (["rows.max_reject_fraction=2"], ["rows.max_reject_fraction=2"]),
+    (["compute=gpu9"], ["compute=gpu9", "gpu8"]),
+    (["compute.workers=-1"], ["compute.workers=-1", ">= 0"]),
+    (["compute.workers=0", "compute.address=auto"], ["compute.address=auto", "compute.workers"]),
+    (["experiment=papr"], ["experiment=papr", "paper"]),
+    (["name=a/b"], ["name=a/b"]),
+    (["+foo=3"], ["+foo=3", "cannot be added"]),
+    (["~seed=0"], ["~seed=0"]),
+    (["foo=3"], ["foo is not a key"]),
+]
+
+
+@pytest.mark.parametrize(("overrides", "words"), MISTAKES, ids=lambda v: " ".join(v))
+def test_a_mistake_names_key_value_and_remedy(overrides: list[str], words: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        compose(overrides)
+    message = str(caught.value)
+    assert all(word in message for word in words), message
+    assert "Traceback" not in message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["rows.path=nope.jsonl"], ["rows.path=nope.jsonl", "does not exist"]),
+        (["rows.path=Makefile"], ["rows.path=Makefile"]),
+        (["out=stages"], ["out=stages", "did not write"]),
+        (["out=Makefile"], ["out=Makefile", "folder"]),
+    ],
+)
+def test_paths_are_checked_before_any_work(
+    overrides: list[str], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ConfigurationError) as caught:
+        check_paths(compose(overrides))
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_defaults_in_conf_are_those_of_the_code() -> None:
+    composed = dataclasses.asdict(compose([]))
+    coded = dataclasses.asdict(Config())
+    coded["rows"]["path"] = "data/sample/sample.jsonl"
+    coded["cluster"]["restore_count"] = "yes"
+    coded["compute"]["workers"] = composed["compute"]["workers"]
+    assert composed == coded
+
+
+def test_every_key_of_a_section_is_written_in_conf() -> None:
+    for section in ("rows", "tokens", "embed", "cluster", "allocate"):
+        written = yaml.safe_load((ROOT / "conf" / section / "default.yaml").read_text())
+        fields = {field.name for field in dataclasses.fields(getattr(Config(), section))}
+        assert set(written) == fields - {"selector"}
+
+
+def test_clusters_follow_workers_unless_set() -> None:
+    assert compose(["allocate.num_workers=8"]).cluster.num_clusters == 8
+    assert compose(["allocate.num_workers=8"]).cluster.restore_count == "yes"
+    free = compose(["allocate.num_workers=8", "cluster.num_clusters=32"])
+    assert (free.cluster.num_clusters, free.cluster.restore_count) == (32, "no")
+
+
+def test_one_seed_reaches_every_section() -> None:
+    config = compose(["seed=7"])
+    seeds = [config.rows.seed, config.embed.seed, config.cluster.seed, config.allocate.seed]
+    assert seeds == [7, 7, 7, 7]
+
+
+def test_the_name_of_a_run_is_that_of_its_data() -> None:
+    config = compose(['rows.path="some where/my set.v2.jsonl"'])
+    assert (config.name, config.out) == ("my-set", "data/curated/my-set")
+
+
+def test_a_selector_is_chosen_with_a_dot_or_a_slash() -> None:
+    assert isinstance(compose(["allocate.selector=uniform"]).allocate.selector, Uniform)
+    assert isinstance(compose(["allocate/selector=uniform"]).allocate.selector, Uniform)
+    assert compose(["allocate.selector.keep=mixed"]).allocate.selector == ClusterBalanced(
+        keep="mixed"
+    )
+
+
+@pytest.mark.parametrize("text", ["2000", "2000rows", "0.5", "50%", "300000tokens", "1", "1.0"])
+def test_a_budget_keeps_the_text_it_was_written_as(text: str) -> None:
+    assert compose([f"allocate.budget={text}"]).allocate.budget == text
+
+
+def test_the_paper_is_one_experiment() -> None:
+    config = compose(["experiment=paper", "allocate.num_workers=8"])
+    cluster, allocate = config.cluster, config.allocate
+    assert config.embed.feature == "target_row"
+    assert (cluster.num_clusters, cluster.n_init, cluster.min_rows) == (8, 10, 0)
+    assert (cluster.normalize, cluster.center, cluster.slack) == (True, False, 0.5)
+    assert (allocate.ratio, allocate.micro_batch) == (1.0, 1)
+    assert (allocate.schedule, allocate.objective) == ("pinned", "rank")
+    assert allocate.selector == ClusterBalanced(keep="farthest")
+
+
+def test_settings_are_plain_values_with_the_class_of_the_selector() -> None:
+    settings = settings_of(compose(["allocate.selector=uniform"]))
+    assert settings["allocate"]["selector"] == {"class": "Uniform"}
+    assert settings["rows"]["path"] == "data/sample/sample.jsonl"
+
+
+def test_later_overrides_replace_earlier_ones_of_the_same_key() -> None:
+    earlier = ["rows.limit=40", "allocate.ratio=0.5", "allocate/selector=uniform"]
+    assert merge(earlier, ["allocate.num_workers=8"]) == [*earlier, "allocate.num_workers=8"]
+    assert merge(earlier, ["allocate.budget=8rows"]) == [
+        "rows.limit=40",
+        "allocate/selector=uniform",
+        "allocate.budget=8rows",
+    ]
+    assert merge(earlier, ["allocate.selector=cluster_balanced"]) == [
+        "rows.limit=40",
+        "allocate.ratio=0.5",
+        "allocate.selector=cluster_balanced",
+    ]
