@@ -126,7 +126,7 @@ def test_too_large_a_budget_is_answered_with_the_largest() -> None:
 
 
 def test_too_few_rows_for_one_step_are_answered_with_a_smaller_step() -> None:
-    with pytest.raises(DataError, match="there are only 5 rows; lower allocate.num_workers"):
+    with pytest.raises(DataError, match=r"there are only 5 rows; lower allocate\.num_workers"):
         whole_steps(5, parse_budget("100%"), StepShape(4, 1, 2), 5)
 
 

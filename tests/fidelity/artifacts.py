@@ -23,7 +23,7 @@ def in_this_process(make, parts, *, uses_gpu):
     yield from map(make(), parts)
 
 
-def commit(store, stage, outcome, draft, *, parent=None, params=None):
+def commit(outcome, draft, *, parent=None, params=None):
     return draft.commit(
         outcome,
         params=params or {},
@@ -42,7 +42,7 @@ def write_artifact(store, stage, table, num_ids, *, rows_per_part, layout=None, 
     for spec in parts:
         first, last = np.searchsorted(row_ids, [spec.start, spec.stop])
         draft.write_part(spec, table.slice(first, last - first), layout=layout or Layout())
-    return commit(store, stage, Outcome(parts, {}), draft, parent=parent)
+    return commit(Outcome(parts, {}), draft, parent=parent)
 
 
 def write_rows(store, num_rows, rows_per_part):
@@ -114,7 +114,7 @@ def run_stage(stage, settings, inputs, store, key):
             outcome = end.value
             break
     params = stage.identity(settings)
-    return commit(store, stage.name, outcome, draft, parent=inputs[stage.reads[0]], params=params)
+    return commit(outcome, draft, parent=inputs[stage.reads[0]], params=params)
 
 
 def run_cluster(settings, inputs, store):

@@ -37,26 +37,26 @@ def needs_cap(labels, num_clusters, slack):
     return bool(largest > (1 + slack) * len(labels) / num_clusters)
 
 
-def soft_cap(labels, distances, slack):
+def soft_cap(labels, distances, slack, candidates=8):
     """Reassign every row greedily, nearest pair first, at most ceil((1 + slack) N / K) a cluster.
 
-    Nothing changes when no cluster exceeds the cap's threshold. Centers stay as they were.
+    A row asks its `candidates` nearest centers; rows left over then take any center with room,
+    again nearest pair first. Nothing changes when no cluster exceeds the cap's threshold.
+    Centers stay as they were.
     """
     num_rows, num_clusters = distances.shape
     if not needs_cap(labels, num_clusters, slack):
         return labels.copy()
-    cap = math.ceil((1 + slack) * num_rows / num_clusters)
-    triples = sorted(
-        (float(distances[row, cluster]), row, cluster)
-        for row in range(num_rows)
-        for cluster in range(num_clusters)
-    )
-    room = [cap] * num_clusters
+    near = [sorted(range(num_clusters), key=lambda k: row[k])[:candidates] for row in distances]
+    anyone = [range(num_clusters)] * num_rows
+    room = [math.ceil((1 + slack) * num_rows / num_clusters)] * num_clusters
     capped = [-1] * num_rows
-    for _, row, cluster in triples:
-        if capped[row] == -1 and room[cluster] > 0:
-            capped[row] = cluster
-            room[cluster] -= 1
+    for asked in (near, anyone):
+        pairs = [(distances[row, k], row, k) for row in range(num_rows) for k in asked[row]]
+        for _, row, cluster in sorted(pairs):
+            if capped[row] == -1 and room[cluster] > 0:
+                capped[row] = cluster
+                room[cluster] -= 1
     assert -1 not in capped  # K caps of at least N / K hold all N rows
     return np.array(capped)
 

@@ -15,7 +15,7 @@ from stages.contract.parts import cut
 from stages.contract.schemas import SIGNALS
 from stages.embed.features import FEATURES, row_features
 from stages.embed.model import load_model, wrap_model
-from stages.embed.sketch import Sketch, fold_residuals, make_sketch
+from stages.embed.sketch import Sketch, make_sketch
 from stages.embed.worker import EmbedWorker, PassOptions
 from tests.fidelity.artifacts import write_rows, write_tokens
 from tests.tiny import VOCAB, tiny_model
@@ -256,13 +256,6 @@ def test_head_sketch_by_hand():
     np.testing.assert_allclose(got.embedding, [[-0.25, -0.75]], rtol=1e-6)
 
 
-def test_the_fold_by_hand():
-    folded = fold_residuals(
-        torch.tensor([[2.0, 1.0, 1.0]]), torch.tensor([4.0]), torch.tensor([1]), HAND_SKETCH
-    )
-    np.testing.assert_allclose(folded, [[0.25, 0.75]], rtol=1e-6)
-
-
 def test_hidden_mean_by_hand():
     hidden = torch.tensor([[1.0, 2.0], [3.0, -4.0], [1.0, 0.0]])
     got = by_hand("hidden_mean", hidden, targets=(0, 1, 2), counts=(2, 1))
@@ -327,6 +320,34 @@ def test_signals_are_the_dense_ones(tmp_path, target, whole, sharpness):
                 )
     finally:
         whole.lm_head.weight.data.copy_(weight)
+
+
+@pytest.mark.parametrize("sharpness", [1.5, 2.0, 3.0])
+def test_features_and_signals_of_confident_rows_are_the_dense_ones(sharpness):
+    """Rows that the model knows by heart: 1 - p_y is from 1e-3 down to 1e-7 and still counts."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(VOCAB, HIDDEN, generator=generator)
+    targets = torch.randint(0, VOCAB, (50,), generator=generator)
+    hidden = 0.4 * sharpness * weight[targets]
+    hidden += 0.05 * torch.randn(50, HIDDEN, generator=generator)
+    got = row_features(
+        hidden, targets, [50], lambda h: h @ weight.T, feature="target_row", chunk=256
+    )
+    p = torch.softmax(hidden.double() @ weight.double().T, 1)
+    wrong = p.clone()
+    wrong[torch.arange(50), targets] = 0
+    missing = wrong.sum(1)  # 1 - p_y without cancellation
+    norms = (wrong.square().sum(1) + missing.square()).sqrt()
+    expected = -(missing[:, None] * hidden.double()).mean(0)
+    error = (got.embedding[0].double() - expected).norm() / expected.norm()
+    signals = {
+        "el2n": norms.mean(),
+        "grad_norm_bound": norms.square().sum().sqrt() / 50,
+        "head_grad_norm": (norms * hidden.double().norm(dim=1)).mean(),
+    }
+    ratios = {name: float(got.signals[name][0] / value) for name, value in signals.items()}
+    assert ratios == pytest.approx(dict.fromkeys(signals, 1.0), rel=1e-3)
+    assert error < 1e-3
 
 
 def test_hidden_mean_is_the_dense_one(tmp_path, target, whole):

@@ -146,6 +146,21 @@ def test_labels_and_distances_are_the_papers(clustered, name, num_workers, slack
         assert sizes.max() == np.ceil((1 + slack) * len(case.raw) / num_workers)
 
 
+@pytest.mark.parametrize("slack", [0.0, 0.2, SLACK])
+@pytest.mark.parametrize("candidates", [1, 2, 3, 8])
+def test_rows_whose_candidates_are_full_go_to_the_nearest_center_with_room(
+    clustered, tmp_path, candidates, slack
+):
+    case = clustered("one_large", 8, SLACK)
+    settings = paper_cluster(8, slack=slack, candidates=candidates, seed=SEED)
+    artifact = run_cluster(settings, case.inputs, tmp_path)
+    distances = paper.distance_table(case.points, case.centers)
+    labels = paper.soft_cap(case.uncapped, distances, slack, candidates)
+    assert artifact.array("cluster").tolist() == labels.tolist()
+    own = distances[np.arange(len(labels)), labels]
+    np.testing.assert_allclose(artifact.array("distance"), own, atol=1e-6)
+
+
 @pytest.mark.parametrize("keep", [*EXACT_RULES, "random"])
 @pytest.mark.parametrize("slack", [SLACK, NO_CAP])
 @pytest.mark.parametrize("num_workers", WORKERS)
