@@ -1,0 +1,227 @@
+"""The folder that a user takes away: complete, readable by others, and swapped in whole."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import evenshard
+from evenshard.shards import read_manifest
+from stages.contract.errors import ConfigurationError
+from stages.contract.fingerprint import file_sha256
+from stages.contract.schemas import REJECTS
+from stages.shards.publish import check_out, is_published
+from tests.artifacts import bytes_of
+from tests.shards.sets import make
+
+FILES = {"README.md", "manifest.json", "rejects.parquet"}
+
+
+def shard_files(num_workers: int) -> list[str]:
+    return [f"worker-{r:05d}-of-{num_workers:05d}.parquet" for r in range(num_workers)]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"num_workers": 3, "micro_batch": 2, "accumulation": 2},
+        {"num_workers": 3, "budget": None, "ratio": 1.0, "objective": "rank"},
+        {"num_workers": 1, "budget": "100%", "objective": "token"},
+        {"num_workers": 2, "budget": "1000tokens"},
+        {"num_workers": 2, "budget": "2rows"},
+        {"num_workers": 1, "budget": "40rows", "schedule": "dealt"},
+    ],
+)
+def test_a_published_set_holds_every_file_and_passes_its_own_check(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    made = make(tmp_path / "store", **keys)
+    manifest = made.publish(tmp_path / "out")
+    workers = made.allocate.num_workers
+    assert set(bytes_of(tmp_path / "out")) == {*FILES, *shard_files(workers)}
+    assert [str(problem) for problem in evenshard.verify(tmp_path / "out")] == []
+    assert read_manifest(tmp_path / "out") == json.loads(json.dumps(manifest))
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_manifest_tells_what_was_made(tmp_path: Path) -> None:
+    made = make(tmp_path / "store", micro_batch=2, accumulation=3)
+    manifest = made.publish(tmp_path / "out")
+    facts = made.artifacts["allocate"].facts
+    assert (manifest["world_size"], manifest["micro_batch"], manifest["accumulation"]) == (2, 2, 3)
+    assert manifest["rows"] == facts["rows"] == 96  # half of 196, cut to steps of 12
+    assert manifest["rows_per_worker"] == 48
+    assert manifest["steps_per_epoch"] == 8
+    assert (manifest["asked"], manifest["got"]) == ("allocate.budget=50%", facts["got"])
+    assert manifest["keys"] == {name: a.key for name, a in made.artifacts.items()}
+    assert manifest["overrides"] == ["allocate.budget=50%"]
+    assert manifest["weights"]["objective"] == "sample"
+    for worker in manifest["workers"]:
+        path = tmp_path / "out" / worker["file"]
+        assert worker["sha256"] == file_sha256(path)
+        assert worker["num_bytes"] == path.stat().st_size
+
+
+@pytest.mark.parametrize("objective", ["sample", "token", "rank"])
+def test_the_convention_of_the_weights_is_that_of_the_objective(
+    tmp_path: Path, objective: str
+) -> None:
+    manifest = make(tmp_path / "store", objective=objective).publish(tmp_path / "out")
+    words = {
+        "sample": "divided by the number of rows",
+        "token": "number of trained tokens",
+        "rank": "averaged over workers",
+    }
+    assert words[objective] in manifest["weights"]["convention"]
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert f"The weights are {manifest['weights']['convention']}" in card
+
+
+def test_rejects_of_all_stages_are_in_one_file(tmp_path: Path) -> None:
+    manifest = make(tmp_path / "store").publish(tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / "rejects.parquet")
+    assert table.schema == REJECTS
+    assert sorted(table["stage"].to_pylist()) == ["embed", "embed", "rows"]
+    assert table["raw"].to_pylist()[0] == b"{\xff\n"
+    rejects = manifest["rejects"]
+    assert rejects["rows"] == 3
+    assert rejects["by_reason"] == {"not_finite": 1, "not_json": 1, "too_large_for_device": 1}
+    assert rejects["sha256"] == file_sha256(tmp_path / "out" / "rejects.parquet")
+
+
+def test_a_set_without_rejects_has_an_empty_file_of_them(tmp_path: Path) -> None:
+    manifest = make(tmp_path / "store", rejects=False).publish(tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / "rejects.parquet")
+    assert (table.num_rows, table.schema) == (0, REJECTS)
+    assert manifest["rejects"]["rows"] == 0
+    assert manifest["rejects"]["by_reason"] == {}
+
+
+def test_the_card_names_the_files_of_each_worker(tmp_path: Path) -> None:
+    make(tmp_path / "store").publish(tmp_path / "out", name="my set")
+    lines = (tmp_path / "out" / "README.md").read_text(encoding="utf-8").splitlines()
+    zero, one = shard_files(2)
+    assert lines[: lines.index("---", 1) + 1] == [
+        "---",
+        "configs:",
+        "- config_name: default",
+        "  data_files:",
+        "  - split: train",
+        "    path:",
+        f"    - {zero}",
+        f"    - {one}",
+        "- config_name: worker-00000",
+        "  data_files:",
+        "  - split: train",
+        f"    path: {zero}",
+        "- config_name: worker-00001",
+        "  data_files:",
+        "  - split: train",
+        f"    path: {one}",
+        "---",
+    ]
+    assert "# my set" in lines
+    assert any("3 rows, each with its reason, in `rejects.parquet`" in line for line in lines)
+
+
+def test_datasets_reads_the_folder_and_each_workers_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    make(tmp_path / "store").publish(tmp_path / "out")
+    out, cache = str(tmp_path / "out"), str(tmp_path / "cache")
+    tables = [pq.read_table(tmp_path / "out" / name) for name in shard_files(2)]
+    whole = datasets.load_dataset(out, cache_dir=cache)["train"]
+    both = [row for table in tables for row in table["row_id"].to_pylist()]
+    assert whole["row_id"][:] == both
+    one = datasets.load_dataset(out, "worker-00001", cache_dir=cache, split="train")
+    assert one["row_id"][:] == tables[1]["row_id"].to_pylist()
+    assert one["messages"][:] == tables[1]["messages"].to_pylist()
+    assert one["weight"][:] == tables[1]["weight"].to_pylist()
+    assert datasets.get_dataset_config_names(out) == ["default", "worker-00000", "worker-00001"]
+
+
+def test_a_new_set_replaces_an_earlier_one_whole(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    make(tmp_path / "store", num_workers=3).publish(out)
+    (out / "report.html").write_text("of the earlier set")
+    make(tmp_path / "again", num_workers=2).publish(out)
+    assert set(bytes_of(out)) == {*FILES, *shard_files(2)}
+    assert evenshard.verify(out) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "out", "store"]
+
+
+def test_the_same_run_publishes_the_same_bytes(tmp_path: Path) -> None:
+    made = make(tmp_path / "store")
+    for name in ("one", "deeper/two"):
+        made.publish(tmp_path / name, name="same")
+    assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "deeper" / "two")
+
+
+def test_a_failed_publish_leaves_the_earlier_set_and_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    made = make(tmp_path / "store")
+    made.publish(out)
+    before = bytes_of(out)
+
+    def fail(manifest: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stages.shards.publish.build_card", fail)
+    with pytest.raises(KeyboardInterrupt):
+        made.publish(out, name="other")
+    assert bytes_of(out) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
+
+
+def test_a_published_file_can_be_edited_without_touching_the_store(tmp_path: Path) -> None:
+    made = make(tmp_path / "store")
+    made.publish(tmp_path / "out")
+    name = shard_files(2)[0]
+    inside = (made.artifacts["shards"].path / name).read_bytes()
+    (tmp_path / "out" / name).write_bytes(b"edited")
+    assert (made.artifacts["shards"].path / name).read_bytes() == inside
+    assert [problem.where for problem in evenshard.verify(tmp_path / "out")] != []
+
+
+def test_a_folder_of_others_is_refused_before_any_work(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigurationError) as caught:
+        check_out(out)
+    assert str(caught.value).startswith(f"out={out} holds files that evenshard did not write")
+    assert "give another `name` or `out`" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    ["not json", "[]", "{}", '{"format": "other"}', "null", b"\xff\xfe".decode("latin1")],
+)
+def test_a_manifest_of_others_does_not_make_a_folder_ours(tmp_path: Path, manifest: str) -> None:
+    (tmp_path / "manifest.json").write_text(manifest, encoding="latin1")
+    assert not is_published(tmp_path)
+    with pytest.raises(ConfigurationError):
+        check_out(tmp_path)
+
+
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("x")
+    with pytest.raises(ConfigurationError, match="is a file; give a folder"):
+        check_out(tmp_path / "out")
+
+
+def test_nothing_an_empty_folder_and_an_earlier_set_are_accepted(tmp_path: Path) -> None:
+    check_out(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    check_out(tmp_path / "empty")
+    make(tmp_path / "store").publish(tmp_path / "empty")
+    assert is_published(tmp_path / "empty")
+    check_out(tmp_path / "empty")

@@ -1,0 +1,125 @@
+"""The shards stage: the selection, whole and unchanged, in the order of the plan."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from evenshard.shards import SHARD_SCHEMA, shard_name
+from stages.contract.artifact import Artifact
+from stages.contract.parts import PartSpec, Receipt
+from stages.contract.schemas import ALLOCATE
+from tests.artifacts import bytes_of
+from tests.shards.sets import TEXTS, make
+
+SAME_TEXT = ("uid", "source", "messages", "meta", "multiplicity")
+SAME_TOKENS = ("input_ids", "labels", "num_tokens")
+
+
+def rows_by_id(artifact: Artifact, columns: tuple[str, ...]) -> dict[int, dict[str, Any]]:
+    return {row["row_id"]: row for row in artifact.read(["row_id", *columns]).to_pylist()}
+
+
+def shards_of(artifact: Artifact) -> list[pa.Table]:
+    return [pq.read_table(artifact.path / part.name) for part in artifact.parts]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_shards_are_the_selection_in_order_with_weights_and_text(
+    tmp_path: Path, num_workers: int
+) -> None:
+    artifacts = make(tmp_path, num_workers=num_workers, micro_batch=2).artifacts
+    found, plan = artifacts["shards"], artifacts["allocate"].read(ALLOCATE.names)
+    tables = shards_of(found)
+    assert [part.name for part in found.parts] == [
+        shard_name(worker, num_workers) for worker in range(num_workers)
+    ]
+    ids = np.concatenate([table["row_id"].to_numpy() for table in tables])
+    assert sorted(ids.tolist()) == plan["row_id"].to_pylist()
+    texts, tokens = (
+        rows_by_id(artifacts["rows"], SAME_TEXT),
+        rows_by_id(artifacts["tokens"], SAME_TOKENS),
+    )
+    for worker, table in enumerate(tables):
+        assert table.schema == SHARD_SCHEMA
+        mine = plan.filter(pc.field("worker") == worker).sort_by("position")
+        assert mine["position"].to_pylist() == list(range(table.num_rows))
+        for name in ("row_id", "weight", "cluster"):
+            assert table[name].to_pylist() == mine[name].to_pylist()
+        for row in table.to_pylist():
+            for name in SAME_TEXT:
+                assert row[name] == texts[row["row_id"]][name]
+            for name in SAME_TOKENS:
+                assert row[name] == tokens[row["row_id"]][name]
+
+
+def test_odd_texts_and_empty_columns_come_through(tmp_path: Path) -> None:
+    made = make(tmp_path, budget="100%")
+    rows = [row for table in shards_of(made.artifacts["shards"]) for row in table.to_pylist()]
+    assert {row["messages"][1]["content"] for row in rows} == set(TEXTS)
+    assert "" in {row["meta"] for row in rows}
+
+
+def test_facts_count_what_is_in_each_shard(tmp_path: Path) -> None:
+    found = make(tmp_path, num_workers=3).artifacts["shards"]
+    assert found.facts["workers"] == [
+        {
+            "worker": worker,
+            "rows": table.num_rows,
+            "tokens": sum(table["num_tokens"].to_pylist()),
+        }
+        for worker, table in enumerate(shards_of(found))
+    ]
+
+
+def test_the_same_input_gives_the_same_bytes_in_any_order_of_workers(tmp_path: Path) -> None:
+    def backwards(make: Any, parts: Any, *, uses_gpu: bool) -> Iterator[Receipt]:
+        yield from map(make(), reversed(parts))
+
+    made = [
+        make(tmp_path / str(i), num_workers=3, spread=spread)
+        for i, spread in enumerate([None, backwards])
+        if spread is not None
+    ] + [make(tmp_path / "plain", num_workers=3)]
+    parts = [
+        {
+            name: data
+            for name, data in bytes_of(each.artifacts["shards"].path).items()
+            if name.endswith(".parquet")
+        }
+        for each in made
+    ]
+    assert len(parts[0]) == 3
+    assert parts[0] == parts[1]
+
+
+def test_a_killed_run_writes_only_the_shards_that_are_missing(tmp_path: Path) -> None:
+    worked: list[int] = []
+
+    def dies_after_two(make: Any, parts: list[PartSpec], *, uses_gpu: bool) -> Iterator[Receipt]:
+        work = make()
+        for spec in parts:
+            if len(worked) == 2:
+                worked.append(-1)
+                raise KeyboardInterrupt
+            worked.append(spec.index)
+            yield work(spec)
+
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, num_workers=3, spread=dies_after_two)
+    assert worked == [0, 1, -1]
+
+
+def test_shards_have_small_row_groups(tmp_path: Path) -> None:
+    found = make(tmp_path, num_rows=2600, budget="100%", num_workers=1, rejects=False)
+    shards = found.artifacts["shards"]
+    metadata = pq.read_metadata(shards.path / shards.parts[0].name)
+    sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    assert max(sizes) <= 1000
+    assert sum(sizes) == 2596
+    assert metadata.row_group(0).column(0).compression == "ZSTD"
