@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.progress import LineHandler
 from stages.contract.errors import ConfigurationError, DataError
 
 log = logging.getLogger("pipeline")
@@ -28,7 +29,10 @@ Keys and their defaults (groups: model, compute, experiment, allocate.selector):
 def main(arguments: Sequence[str]) -> int:
     """Run one command and return the exit status."""
     logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
+        level=logging.INFO,
+        format="%(asctime)s %(message)s",
+        datefmt="%H:%M:%S",
+        handlers=[LineHandler(sys.stderr)],
     )
     for noisy in ("httpx", "datasets", "transformers", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

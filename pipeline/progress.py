@@ -13,6 +13,19 @@ SECONDS_BETWEEN_LINES = 15.0
 SECONDS_BETWEEN_MOVES = 0.2
 
 
+CLEAR_LINE = "\r\033[K"
+
+
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes log lines; on a terminal it clears the moving line first."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record on a line of its own."""
+        if self.stream.isatty():
+            self.stream.write(CLEAR_LINE)
+        super().emit(record)
+
+
 def compact(number: float) -> str:
     """Shorten a number for reading: 1234567 -> 1.2M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -93,12 +106,12 @@ class Progress:
     def finish(self) -> None:
         """Leave the terminal's line, so that the next one begins anew."""
         if self.drawn:
-            self.stream.write("\r\033[K")
+            self.stream.write(CLEAR_LINE)
             self.stream.flush()
 
     def _tell(self) -> None:
         if self.moves:
-            self.stream.write(f"\r\033[K{self.line()}")
+            self.stream.write(f"{CLEAR_LINE}{self.line()}")
             self.stream.flush()
             self.drawn = True
         else:

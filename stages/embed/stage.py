@@ -176,6 +176,13 @@ def run(
         "halvings": total(receipts, "halvings"),
         "peak_rss_mb": max(int(receipt.stats["peak_rss_mb"]) for receipt in receipts),
     }
+    log.info(
+        "embed: %d rows kept, %d rejected, %d batches halved, at most %d MB in a worker",
+        facts["kept"],
+        facts["rejected"],
+        facts["halvings"],
+        facts["peak_rss_mb"],
+    )
     return Outcome(parts, facts)
 
 

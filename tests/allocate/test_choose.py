@@ -105,6 +105,12 @@ def test_too_few_tokens_are_answered_with_a_number_that_does_work(selector: str)
     assert chosen(SELECTORS[selector], named, rows).rows.size == STEP.rows
 
 
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_fewer_rows_than_one_step_are_told_for_a_budget_of_tokens_too(selector: str) -> None:
+    with pytest.raises(DataError, match="3 rows"):
+        chosen(SELECTORS[selector], "1000tokens", candidates([2, 1]))
+
+
 def test_too_small_a_smallest_cluster_is_told_with_the_sizes() -> None:
     rows = candidates([3, 20])
     with pytest.raises(DataError) as caught:

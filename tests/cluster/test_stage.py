@@ -107,6 +107,16 @@ def test_the_largest_is_split_where_the_count_is_to_be_kept(tmp_path: Path) -> N
     check_distances(found, prepare(values, normalize=True, mean=None))
 
 
+def test_where_the_largest_cannot_be_split_the_next_is(tmp_path: Path) -> None:
+    alike = np.tile([1.0, 0.0, 0.0, 0.0], (100, 1))
+    varied = np.concatenate([np.zeros((90, 1)), blobs([45, 45], dim=3)], axis=1)
+    few = np.tile([0.0, 0.0, 0.0, -1.0], (4, 1))
+    embed = embedded(tmp_path, np.concatenate([alike, varied, few]))
+    found = cluster(tmp_path, embed, num_clusters=3, min_rows=16, slack=5.0, restore_count="yes")
+    assert found.facts["num_clusters"] == 3
+    assert min(sizes_of(found)) >= 16
+
+
 def test_the_floor_is_at_most_half_the_mean_size(tmp_path: Path) -> None:
     embed = embedded(tmp_path, blobs([20, 20, 8]))  # half of 16 is 8, so the third may stay
     found = cluster(tmp_path, embed, num_clusters=3, min_rows=1000)

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from pipeline import progress
-from pipeline.progress import Progress, clock, compact
+from pipeline.progress import LineHandler, Progress, clock, compact
 from stages.contract.parts import Receipt
 
 
@@ -66,6 +66,13 @@ def test_a_terminal_gets_one_moving_line_that_is_cleared(monkeypatch: pytest.Mon
     written = terminal.getvalue()
     assert "\n" not in written
     assert written.count("\r\033[K") == 3 and written.endswith("\r\033[K")
+
+
+def test_a_log_line_clears_the_moving_line_on_a_terminal_only() -> None:
+    for stream, written in ((Terminal(), "\r\033[Ksaid\n"), (io.StringIO(), "said\n")):
+        handler = LineHandler(stream)
+        handler.emit(logging.LogRecord("x", logging.INFO, "", 0, "said", None, None))
+        assert stream.getvalue() == written
 
 
 def test_a_log_gets_plain_lines_now_and_then(

@@ -12,10 +12,10 @@ from stages.allocate.stage import ALLOCATE_STAGE, AllocateConfig
 from stages.cluster.stage import CLUSTER_STAGE, ClusterConfig
 from stages.contract.artifact import Artifact
 from stages.contract.rejects import reject_rows
-from stages.contract.schemas import REJECTS
+from stages.contract.schemas import REJECTS, ROWS, embed_schema
 from stages.shards.publish import publish
 from stages.shards.stage import SHARDS, ShardsSettings
-from tests.artifacts import blobs, here, rows_table, run_stage, save, store_inputs
+from tests.artifacts import EMBED_LAYOUT, blobs, here, run_stage, save, store_inputs
 
 TEXTS = (
     "plain",
@@ -25,6 +25,7 @@ TEXTS = (
     'quotes " and \\ slash',
 )
 MISSING = (0, 5, 64, 130)
+DIM = 8
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,19 @@ class Made:
 def make(
     store: Path, *, num_rows: int = 200, rejects: bool = True, spread: Any = here, **allocate: Any
 ) -> Made:
-    """Run cluster, allocate and shards over rows of odd texts, with duplicates and rejects."""
+    """Run everything over rows of odd texts, with duplicates, gaps and rejects."""
+    inputs = clustered(store, num_rows=num_rows, rejects=rejects)
+    return finish(store, inputs, spread=spread, **{"budget": "50%", **allocate})
+
+
+def clustered(store: Path, *, num_rows: int, rejects: bool) -> dict[str, Artifact]:
+    """Give rows, tokens, embed and cluster."""
     rng = np.random.default_rng(0)
     sizes = [num_rows // 2, num_rows // 4, num_rows - num_rows // 2 - num_rows // 4]
     inputs = store_inputs(
         store,
         num_rows=num_rows,
-        embeddings=blobs(sizes),
+        embeddings=blobs(sizes, dim=DIM),
         lengths=rng.integers(4, 60, num_rows).tolist(),
         missing=MISSING,
         multiplicity=rng.integers(1, 5, num_rows).tolist(),
@@ -67,18 +74,23 @@ def make(
     )
     if rejects:
         inputs = {**inputs, **rejected(store, inputs, num_rows)}
-    config = AllocateConfig(**{"budget": "50%", "num_workers": 2, **allocate})
-    cluster = ClusterConfig(num_clusters=3, n_init=2, min_rows=0)
-    inputs["cluster"] = run_stage(CLUSTER_STAGE, cluster, inputs, store)
-    inputs["allocate"] = run_stage(ALLOCATE_STAGE, config, inputs, store)
-    settings = ShardsSettings(config.num_workers)
-    inputs["shards"] = run_stage(SHARDS, settings, inputs, store, spread)
-    return Made(inputs, config)
+    settings = ClusterConfig(num_clusters=3, n_init=2, min_rows=0)
+    return {**inputs, "cluster": run_stage(CLUSTER_STAGE, settings, inputs, store)}
+
+
+def finish(
+    store: Path, inputs: dict[str, Artifact], *, spread: Any = here, **allocate: Any
+) -> Made:
+    """Run allocate and shards."""
+    config = AllocateConfig(**{"num_workers": 2, **allocate})
+    made = {**inputs, "allocate": run_stage(ALLOCATE_STAGE, config, inputs, store)}
+    shards = run_stage(SHARDS, ShardsSettings(config.num_workers), made, store, spread)
+    return Made({**made, "shards": shards}, config)
 
 
 def rejected(store: Path, inputs: dict[str, Artifact], num_rows: int) -> dict[str, Artifact]:
     """Give rows and embed artifacts that hold the same rows, and rejects beside them."""
-    rows = inputs["rows"].read(inputs["rows"].read([]).column_names or rows_table(1).column_names)
+    rows = inputs["rows"].read(ROWS.names)
     unread = pa.Table.from_pylist(
         [
             {
@@ -99,14 +111,14 @@ def rejected(store: Path, inputs: dict[str, Artifact], num_rows: int) -> dict[st
     refused = reject_rows(
         taken, stage="embed", reasons=["too_large_for_device", "not_finite"], details=["", "loss"]
     )
-    old = inputs["embed"]
     embed = save(
         store,
         "embed",
-        pa.concat_tables(old.iter_parts(old.side(old.parts[0].name).column_names)),
+        inputs["embed"].read(embed_schema(DIM).names),
         stop=num_rows,
         rows_per_part=64,
         parent=inputs["tokens"],
         sides={"rejects-00000.parquet": refused},
+        layout=EMBED_LAYOUT,
     )
     return {"rows": with_unread, "embed": embed}
