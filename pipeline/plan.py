@@ -65,7 +65,24 @@ class RunReport:
 
 
 def run_plan(config: Config, overrides: Sequence[str]) -> RunReport:
-    """Run or reuse every stage, then publish.
+    """Run or reuse every stage, then publish."""
+    reports = run_stages(config)
+    artifacts = {name: report.artifact for name, report in reports.items()}
+    out = Path(config.out)
+    manifest = publish(
+        out,
+        artifacts,
+        name=config.name,
+        seed=config.seed,
+        settings=settings_of(config),
+        overrides=list(overrides),
+        versions=package_versions(),
+    )
+    return RunReport(reports, manifest, out)
+
+
+def run_stages(config: Config, *, last: str = "shards") -> dict[str, StepReport]:
+    """Run or reuse the stages up to `last`.
 
     What can be known from the configuration was checked before; what needs the rows is checked
     right after `rows`, and again after `tokens`, before a model is loaded.
@@ -79,20 +96,11 @@ def run_plan(config: Config, overrides: Sequence[str]) -> RunReport:
             reports[stage.name] = run_stage(stage, settings, artifacts, store, config)
             if stage.name in ("rows", "tokens"):
                 check_budget(config, reports[stage.name].artifact)
+            if stage.name == last:
+                break
     finally:
         disconnect()
-    artifacts = {name: report.artifact for name, report in reports.items()}
-    out = Path(config.out)
-    manifest = publish(
-        out,
-        artifacts,
-        name=config.name,
-        seed=config.seed,
-        settings=settings_of(config),
-        overrides=list(overrides),
-        versions=package_versions(),
-    )
-    return RunReport(reports, manifest, out)
+    return reports
 
 
 def stage_settings(name: str, config: Config) -> Any:

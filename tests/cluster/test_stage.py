@@ -109,7 +109,7 @@ def test_the_largest_is_split_where_the_count_is_to_be_kept(tmp_path: Path) -> N
 
 def test_where_the_largest_cannot_be_split_the_next_is(tmp_path: Path) -> None:
     alike = np.tile([1.0, 0.0, 0.0, 0.0], (100, 1))
-    varied = np.concatenate([np.zeros((90, 1)), blobs([45, 45], dim=3)], axis=1)
+    varied = np.concatenate([np.zeros((90, 1)), blobs([90], dim=3, spread=0.2)], axis=1)
     few = np.tile([0.0, 0.0, 0.0, -1.0], (4, 1))
     embed = embedded(tmp_path, np.concatenate([alike, varied, few]))
     found = cluster(tmp_path, embed, num_clusters=3, min_rows=16, slack=5.0, restore_count="yes")

@@ -33,7 +33,7 @@ SEED = 3
 DIM = 8
 
 
-def mixture(name, num_clusters, num_rows=320):
+def mixture(name, num_clusters, num_rows=323):
     """Rows of `num_clusters` Gaussians around random directions, with lengths that vary."""
     rng = np.random.default_rng([num_clusters, sorted(MIXTURES).index(name)])
     first = MIXTURES[name] or 1 / num_clusters

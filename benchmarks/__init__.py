@@ -1,0 +1,1 @@
+"""One file per measured claim; each prints a table and writes benchmarks/results/<name>.json."""
