@@ -12,7 +12,6 @@ from hypothesis import settings
 
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
-from stages.contract.errors import ConfigurationError, DataError
 from stages.contract.fingerprint import artifact_key
 from stages.contract.parts import Facts, Outcome, PartSpec, Receipt, Stage, cut
 from stages.contract.schemas import ROWS, SIGNALS, TOKENS, embed_schema
@@ -21,7 +20,6 @@ from stages.contract.tables import Layout
 SEEDED = settings(max_examples=60, deadline=None, derandomize=True)
 FEW = settings(max_examples=15, deadline=None, derandomize=True)
 EMBED_LAYOUT = Layout(compression="none", float_lists=("embedding",))
-PEOPLE = (ConfigurationError, DataError)
 
 _keys = itertools.count()
 

@@ -17,9 +17,9 @@ from stages.contract.parts import Facts, Outcome, PartSpec, Run, Spread, Stage, 
 from stages.contract.schemas import REJECTS
 from stages.contract.schemas import ROWS as SCHEMA
 from stages.contract.tables import Layout
-from stages.rows import Reject, Row, read_found
 from stages.rows.dialects import DIALECTS
 from stages.rows.formats import hub
+from stages.rows.reading import Reject, Row, read_found
 from stages.rows.source import Found, find
 
 log = logging.getLogger(__name__)

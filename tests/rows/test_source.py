@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from stages.contract.errors import ConfigurationError, DataError
-from stages.rows import Reject, Row, read_rows
 from stages.rows.dialects import Columns
+from stages.rows.reading import Reject, Row, read_rows
 from stages.rows.source import choose, find
 from stages.rows.stage import RowsConfig
 

@@ -15,7 +15,7 @@ from stages.contract.artifact import Artifact
 from stages.contract.errors import ConfigurationError, DataError
 from stages.contract.schemas import REJECTS
 from stages.contract.schemas import ROWS as SCHEMA
-from stages.rows import Reject, Row, read_rows
+from stages.rows.reading import Reject, Row, read_rows
 from stages.rows.stage import RowsConfig, RowsSettings, _parts, identity
 
 
