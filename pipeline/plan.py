@@ -20,7 +20,8 @@ from stages.cluster.stage import CLUSTER_STAGE
 from stages.contract.artifact import MANIFEST, Artifact
 from stages.contract.draft import Draft
 from stages.contract.fingerprint import artifact_key
-from stages.contract.parts import Facts, Outcome, PartSpec, Receipt, Stage
+from stages.contract.parts import Facts, Outcome, PartSpec, Receipt
+from stages.contract.stage import Stage
 from stages.embed.checkpoint import resolve_model
 from stages.embed.stage import EMBED, EmbedSettings
 from stages.rows.stage import ROWS, RowsSettings

@@ -13,8 +13,9 @@ from hypothesis import settings
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
 from stages.contract.fingerprint import artifact_key
-from stages.contract.parts import Facts, Outcome, PartSpec, Receipt, Stage, cut
+from stages.contract.parts import Facts, Outcome, PartSpec, Receipt, cut
 from stages.contract.schemas import ROWS, SIGNALS, TOKENS, embed_schema
+from stages.contract.stage import Stage
 from stages.contract.tables import Layout
 
 SEEDED = settings(max_examples=60, deadline=None, derandomize=True)

@@ -4,13 +4,15 @@ A step is one synchronized optimizer step: M = workers * accumulation * micro_ba
 kept rows are always a whole number of steps, and never more than asked.
 """
 
+import math
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from stages.contract.errors import ConfigurationError, DataError
 
 BUDGET = re.compile(
-    r"^\s*(?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*(?P<unit>%|rows|tokens)?\s*$"
+    r"^\s*(?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?)\s*(?P<unit>%|rows|tokens)?\s*$"
 )
 
 
@@ -22,14 +24,14 @@ class Asked:
     ----------
     kind : str
         rows, share (of the candidates), tokens, or ratio (of what the selector says).
-    amount : float
-        Rows, tokens, or a share in (0, 1].
+    amount : Fraction
+        Rows, tokens, or a share in (0, 1]; exactly the number that was written.
     text : str
         The key and the value as the user wrote them.
     """
 
     kind: str
-    amount: float
+    amount: Fraction
     text: str
 
 
@@ -46,6 +48,12 @@ class StepShape:
     num_workers: int
     accumulation: int
     micro_batch: int
+
+    def __str__(self) -> str:
+        return (
+            f"allocate.num_workers={self.num_workers} x allocate.micro_batch={self.micro_batch} "
+            f"x allocate.accumulation={self.accumulation}"
+        )
 
     @property
     def rows_per_worker(self) -> int:
@@ -74,30 +82,34 @@ def parse_budget(text: str) -> Asked:
             f"number of tokens (300000tokens)"
         )
     number, unit = match["number"], match["unit"]
-    amount = float(number)
+    amount = Fraction(number)
     whole = number.isdigit()
     if unit == "%":
-        kind, amount = "share", amount / 100.0
+        kind, amount = "share", amount / 100
     elif unit in ("rows", "tokens"):
         kind = unit
     else:
         kind = "rows" if whole else "share"
-    if kind == "share" and not 0.0 < amount <= 1.0:
+    if kind == "share" and not 0 < amount <= 1:
         raise ConfigurationError(
             f"{label} is a share and must lie in (0, 1] or (0%, 100%]; a number of rows has no "
             f"decimal point"
         )
-    if kind != "share" and (amount < 1 or amount != int(amount)):
+    if kind != "share" and (amount < 1 or amount.denominator != 1):
         raise ConfigurationError(f"{label} must be a whole number of {kind} >= 1")
     return Asked(kind, amount, label)
+
+
+def exact(share: float) -> Fraction:
+    """Take a share as the decimal that was written: 0.29 is 29/100, not the nearest double."""
+    return Fraction(str(share))
 
 
 def asked_rows(asked: Asked, num_candidates: int) -> int:
     """Turn a number or a share of rows into rows, before it is cut to whole steps."""
     if asked.kind == "rows":
         return int(asked.amount)
-    # The small number keeps 0.07 * 100 from becoming 6 rows.
-    return int(asked.amount * num_candidates + 1e-9)
+    return math.floor(asked.amount * num_candidates)
 
 
 def whole_steps(rows: int, asked: Asked, step: StepShape, num_candidates: int) -> int:
@@ -109,6 +121,12 @@ def whole_steps(rows: int, asked: Asked, step: StepShape, num_candidates: int) -
         If not one step is left, naming the smallest budget that works; or if more rows are
         asked than there are, naming the largest.
     """
+    if num_candidates < step.rows:
+        raise DataError(
+            f"{asked.text}: there are only {num_candidates} rows, which must be >= the "
+            f"{step.rows} rows of one step ({step}); lower allocate.num_workers, "
+            f"allocate.micro_batch or allocate.accumulation"
+        )
     if rows > num_candidates:
         most = num_candidates // step.rows * step.rows
         raise DataError(
@@ -117,15 +135,8 @@ def whole_steps(rows: int, asked: Asked, step: StepShape, num_candidates: int) -
         )
     kept = rows // step.rows * step.rows
     if kept == 0:
-        least = f"the smallest budget that works is {step.rows}rows"
-        if num_candidates < step.rows:
-            least = (
-                f"there are only {num_candidates} rows; lower allocate.num_workers, "
-                f"allocate.micro_batch or allocate.accumulation"
-            )
         raise DataError(
             f"{asked.text} gives {rows} rows, which must be >= the {step.rows} rows of one step "
-            f"(allocate.num_workers={step.num_workers} x allocate.micro_batch="
-            f"{step.micro_batch} x allocate.accumulation={step.accumulation}); {least}"
+            f"({step}); the smallest budget that works is {step.rows}rows"
         )
     return kept

@@ -69,6 +69,7 @@ def choose(
         return checked(Selection(rows, weights), num_rows)
 
     if asked.kind == "tokens":
+        whole_steps(step.rows, asked, step, candidates.num_rows)
         return fit_tokens(select, asked, step, candidates)
     if asked.kind == "ratio" and selector.ratio_of == "smallest_cluster":
         sizes = candidates.sizes()

@@ -1,5 +1,7 @@
 """What a budget needs, checked as soon as the number of rows is known, before any model."""
 
+import math
+
 import numpy as np
 
 from stages.allocate.budget import Asked, StepShape, asked_rows, whole_steps
@@ -50,7 +52,7 @@ def check_feasible(
         _check_tokens(asked, step, num_rows, num_tokens)
         return
     if asked.kind == "ratio" and ratio_of == "smallest_cluster":
-        best = int(asked.amount * (num_rows // num_clusters) + 1e-9)
+        best = math.floor(asked.amount * (num_rows // num_clusters))
         if best * num_clusters < step.rows or best == 0:
             raise DataError(
                 f"{asked.text} of the smallest of cluster.num_clusters={num_clusters} clusters "

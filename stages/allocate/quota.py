@@ -1,5 +1,8 @@
 """How many rows each cluster gives: whole numbers that sum to what is kept, exactly."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,7 +42,7 @@ def water_fill(sizes: IntArray, total: int) -> IntArray:
     return quotas
 
 
-def equal_rows(sizes: IntArray, ratio: float, num_workers: int, rows_per_worker: int) -> int:
+def equal_rows(sizes: IntArray, ratio: Fraction, num_workers: int, rows_per_worker: int) -> int:
     """Count the rows that the paper's rule keeps: equal clusters, a ratio of the smallest.
 
     With as many clusters as workers every cluster gives A*B * floor(floor(ratio * min d) / A*B)
@@ -50,12 +53,12 @@ def equal_rows(sizes: IntArray, ratio: float, num_workers: int, rows_per_worker:
     ----------
     sizes : ndarray of shape (num_clusters,)
         Rows d of each cluster.
-    ratio : float
+    ratio : Fraction
         In (0, 1].
     num_workers, rows_per_worker : int
         W and A*B.
     """
-    each = int(ratio * int(sizes.min()) + 1e-9)
+    each = math.floor(ratio * int(sizes.min()))
     if sizes.size == num_workers:
         return each // rows_per_worker * rows_per_worker * num_workers
     per_step = num_workers * rows_per_worker

@@ -89,7 +89,9 @@ def build_schedule(
     reason = "asked" if kind == "dealt" else "it evens out tokens; pinned is for the objective rank"
     if kind == "auto" and objective == "rank":
         reason = f"pinned is not possible: {obstacle}"
-    counts, window = windowed_counts(quotas, clusters.size // step.rows, step.rows)
+    num_steps = clusters.size // step.rows
+    window = needed_window(quotas, num_steps, step.rows)
+    counts = windowed_counts(quotas, num_steps, window)
     steps = fill_steps(clusters, num_tokens, counts, rng)
     return Schedule("dealt", reason, window, deal(steps, num_tokens, step, rng))
 
@@ -107,21 +109,31 @@ def pinned_obstacle(quotas: IntArray, num_workers: int) -> str | None:
     return None
 
 
-def windowed_counts(quotas: IntArray, num_steps: int, rows_per_step: int) -> tuple[IntArray, int]:
-    """Give the rows of each cluster in each step, and the window that holds them in proportion.
+def needed_window(quotas: IntArray, num_steps: int, rows_per_step: int) -> int:
+    """Count the steps that hold the clusters in proportion: 1, or ceil(K / rows_per_step)."""
+    return max(1, min(-(-int(np.count_nonzero(quotas)) // rows_per_step), num_steps))
 
-    With at least as many rows as clusters the window is one step. Otherwise it is
-    ceil(K / rows_per_step) steps: windows are scheduled first, then the steps inside them.
+
+def windowed_counts(quotas: IntArray, num_steps: int, window: int) -> IntArray:
+    """Give the rows of each cluster in each step, in proportion over every window of steps.
+
+    Windows are scheduled first, then the steps inside them.
+
+    Parameters
+    ----------
+    quotas : ndarray of shape (num_clusters,), int64
+        Rows of each cluster; their sum is a multiple of `num_steps`.
+    num_steps : int
+        S.
+    window : int
+        Steps of a window; at least `needed_window`.
 
     Returns
     -------
-    counts : ndarray of shape (num_steps, num_clusters), int64
-    window_steps : int
+    ndarray of shape (num_steps, num_clusters), int64
     """
-    num_clusters = int(np.count_nonzero(quotas))
-    window = min(-(-num_clusters // rows_per_step), num_steps)
-    if window <= 1:
-        return step_counts(quotas, num_steps), 1
+    if window == 1:
+        return step_counts(quotas, num_steps)
     num_windows, rest = divmod(num_steps, window)
     per_window = periodic_counts(quotas * window, num_steps, num_windows)
     if rest:
@@ -130,7 +142,7 @@ def windowed_counts(quotas: IntArray, num_steps: int, rows_per_step: int) -> tup
     for index, amounts in enumerate(per_window):
         start = index * window
         _fill_window(counts, start, min(start + window, num_steps), amounts, quotas)
-    return counts, window
+    return counts
 
 
 def _fill_window(
@@ -236,15 +248,14 @@ def _pinned_plan(
     quotas = np.bincount(clusters, minlength=num_clusters).astype(np.int64)
     turns_seed = int(rng.integers(2**63))
     plans = []
-    window = 1
+    window = max(needed_window(quotas[group], num_steps, step.rows_per_worker) for group in groups)
     for group in groups:
         rows = np.flatnonzero(np.isin(clusters, group))
         local = np.searchsorted(group, clusters[rows]).astype(np.int32)
-        counts, needed = windowed_counts(quotas[group], num_steps, step.rows_per_worker)
+        counts = windowed_counts(quotas[group], num_steps, window)
         # The same seed for each worker: the k-th longest rows of all of them meet in one step.
         turns = np.random.default_rng(turns_seed)
         plans.append(rows[fill_steps(local, num_tokens[rows], counts, turns)])
-        window = max(window, needed)
     plan = np.stack(plans, axis=1)
     lengths = num_tokens[plan]
     order = np.argsort(-lengths, axis=2, kind="stable")

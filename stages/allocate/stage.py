@@ -9,15 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stages.allocate.budget import Asked, StepShape, parse_budget
+from stages.allocate.budget import Asked, StepShape, exact, parse_budget
 from stages.allocate.candidates import Candidates, IntArray
 from stages.allocate.choose import Selection, choose
 from stages.allocate.plan_figures import imbalance, max_deviation, places
 from stages.allocate.schedule import SCHEDULES, Schedule, build_schedule
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
 from stages.allocate.weights import effective_sample_size
-from stages.cluster.stage import read_mean
-from stages.cluster.worker import Space
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
 from stages.contract.errors import (
@@ -27,9 +25,11 @@ from stages.contract.errors import (
     require_share,
 )
 from stages.contract.fingerprint import section_params
-from stages.contract.parts import Facts, Outcome, Run, Spread, Stage, cut
+from stages.contract.parts import Facts, Outcome, Run, Spread, cut
 from stages.contract.schemas import ALLOCATE
+from stages.contract.stage import Stage
 from stages.contract.tables import Layout
+from stages.embed.reading import Space, read_mean
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class AllocateConfig:
         if self.budget is not None:
             return parse_budget(self.budget)
         ratio = 1.0 if self.ratio is None else self.ratio
-        return Asked("ratio", ratio, f"allocate.ratio={ratio}")
+        return Asked("ratio", exact(ratio), f"allocate.ratio={ratio}")
 
     @property
     def step(self) -> StepShape:

@@ -13,37 +13,10 @@ FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 
 
-def prepare(
-    embeddings: FloatArray, *, normalize: bool, mean: npt.NDArray[np.float64] | None
-) -> FloatArray:
-    """Centre and then normalise raw embeddings, each if asked.
-
-    Parameters
-    ----------
-    embeddings : ndarray of shape (num_rows, dim), float32
-        Raw features.
-    normalize : bool
-        Scale every row to unit L2 norm; a zero row stays zero.
-    mean : ndarray of shape (dim,), float64, or None
-        Subtracted first, where given.
-
-    Returns
-    -------
-    ndarray of shape (num_rows, dim), float32
-    """
-    values = embeddings.astype(np.float64)
-    if mean is not None:
-        values -= mean
-    if normalize:
-        norms = np.sqrt(np.einsum("ij,ij->i", values, values))
-        values /= np.where(norms > 0.0, norms, 1.0)[:, None]
-    return values.astype(np.float32)
-
-
 def num_distinct(embeddings: FloatArray, enough: int) -> int:
     """Count distinct rows, at most `enough` of them."""
     seen: set[bytes] = set()
-    for row in embeddings:
+    for row in embeddings + np.float32(0.0):  # so that -0.0 and 0.0 are the same bytes
         seen.add(row.tobytes())
         if len(seen) >= enough:
             break
@@ -135,8 +108,30 @@ def small_clusters(centers: FloatArray, sizes: npt.NDArray[np.int64], least: int
     return np.array(sorted(dropped), np.int32)
 
 
-def split_center(sample: FloatArray, *, n_init: int, seed: int) -> FloatArray | None:
-    """Cut the rows of one cluster in two by 2-means; None where they are all the same."""
-    if num_distinct(sample, 2) < 2:
-        return None
-    return fit_centers(sample, 2, n_init=n_init, seed=seed)
+def split_center(sample: FloatArray, *, least: int, n_init: int, seed: int) -> FloatArray | None:
+    """Cut the rows of one cluster in two by 2-means, neither half below a floor.
+
+    A few far rows make a half of their own; they are set aside and the rest is cut instead.
+
+    Parameters
+    ----------
+    sample : ndarray of shape (num_rows, dim), float32
+        Rows of the cluster.
+    least : int
+        The floor of a half, in rows of the sample.
+    n_init, seed : int
+        As for `fit_centers`.
+
+    Returns
+    -------
+    ndarray of shape (2, dim), float32, or None
+        The centres of the halves; None where no such cut is found.
+    """
+    while len(sample) >= max(2, 2 * least) and num_distinct(sample, 2) == 2:
+        halves = fit_centers(sample, 2, n_init=n_init, seed=seed)
+        labels = nearest_centers(sample, halves, 1)[0][:, 0]
+        sizes = np.bincount(labels, minlength=2)
+        if sizes.min() >= max(1, least):
+            return halves
+        sample = sample[labels == np.argmax(sizes)]
+    return None

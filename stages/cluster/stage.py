@@ -19,22 +19,16 @@ from stages.cluster.kmeans import (
     small_clusters,
     split_center,
 )
-from stages.cluster.worker import Nearest, Space, find_nearest, matrix
+from stages.cluster.worker import Nearest, find_nearest
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
 from stages.contract.errors import require_at_least, require_one_of
 from stages.contract.fingerprint import section_params
-from stages.contract.parts import (
-    Facts,
-    Outcome,
-    Receipt,
-    Run,
-    Spread,
-    Stage,
-    cut,
-)
+from stages.contract.parts import Facts, Outcome, Receipt, Run, Spread, cut
 from stages.contract.schemas import CENTERS, CLUSTER
+from stages.contract.stage import Stage
 from stages.contract.tables import Layout
+from stages.embed.reading import Space, matrix, read_mean
 
 log = logging.getLogger(__name__)
 
@@ -131,15 +125,6 @@ def run(
     return Outcome(parts, facts, ("centers.parquet",))
 
 
-def read_mean(embed: Artifact) -> npt.NDArray[np.float64]:
-    """Average all raw embeddings, part by part in a fixed order."""
-    sums = [
-        matrix(table).sum(axis=0, dtype=np.float64) for table in embed.iter_parts(["embedding"])
-    ]
-    mean: npt.NDArray[np.float64] = np.sum(sums, axis=0) / embed.num_rows
-    return mean
-
-
 def read_sample(space: Space, settings: ClusterConfig) -> FloatArray:
     """Read the prepared rows that k-means is fitted on, in order of their ids."""
     num_rows = space.embed.num_rows
@@ -200,7 +185,8 @@ def assign_with_floors(
         )
         centers = np.delete(centers, small, axis=0)
         if tries_left:
-            centers = split_largest(centers, sample, wanted, settings)
+            in_sample = least * len(sample) // space.embed.num_rows
+            centers = split_largest(centers, sample, wanted, in_sample, settings)
             tries_left -= 1
     if len(centers) < wanted:
         log.warning("cluster: %d clusters are left of %d", len(centers), wanted)
@@ -208,16 +194,20 @@ def assign_with_floors(
 
 
 def split_largest(
-    centers: FloatArray, sample: FloatArray, wanted: int, settings: ClusterConfig
+    centers: FloatArray, sample: FloatArray, wanted: int, least: int, settings: ClusterConfig
 ) -> FloatArray:
-    """Cut the largest cluster of the sample in two until there are `wanted` centres."""
+    """Cut the largest cluster that can be cut in two, until there are `wanted` centres."""
     while len(centers) < wanted:
         labels = nearest_centers(sample, centers, 1)[0][:, 0]
-        largest = int(np.argmax(np.bincount(labels, minlength=len(centers))))
-        halves = split_center(sample[labels == largest], n_init=settings.n_init, seed=settings.seed)
-        if halves is None:
+        by_size = np.argsort(-np.bincount(labels, minlength=len(centers)), kind="stable")
+        for cluster in by_size:
+            members = sample[labels == cluster]
+            halves = split_center(members, least=least, n_init=settings.n_init, seed=settings.seed)
+            if halves is not None:
+                centers = np.concatenate([np.delete(centers, cluster, axis=0), halves])
+                break
+        else:
             break
-        centers = np.concatenate([np.delete(centers, largest, axis=0), halves])
     return centers
 
 

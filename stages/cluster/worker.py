@@ -6,44 +6,16 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stages.cluster.kmeans import FloatArray, IntArray, nearest_centers, prepare
-from stages.contract.artifact import Artifact
+from stages.cluster.kmeans import FloatArray, IntArray, nearest_centers
 from stages.contract.draft import Draft
 from stages.contract.parts import PartSpec, Receipt, Spread, Worker
 from stages.contract.tables import Layout
+from stages.embed.reading import Space
 
 ROWS_PER_ASSIGNMENT = 100_000
-
-
-@dataclass(frozen=True)
-class Space:
-    """Where rows are compared: raw embeddings, centred and normalised on reading if asked.
-
-    Attributes
-    ----------
-    embed : Artifact
-        The embed table.
-    normalize : bool
-        Whether rows are scaled to unit length.
-    mean : ndarray of shape (dim,), float64, or None
-        What is subtracted first.
-    """
-
-    embed: Artifact
-    normalize: bool
-    mean: npt.NDArray[np.float64] | None
-
-    def read(self, start: int, stop: int) -> FloatArray:
-        """Read the prepared embeddings of the rows whose id lies in [start, stop)."""
-        return self.prepare(matrix(self.embed.read(["embedding"], start=start, stop=stop)))
-
-    def prepare(self, embeddings: FloatArray) -> FloatArray:
-        """Centre and normalise raw embeddings."""
-        return prepare(embeddings, normalize=self.normalize, mean=self.mean)
 
 
 @dataclass(frozen=True)
@@ -60,14 +32,6 @@ class Nearest:
 
     candidates: IntArray
     distances: FloatArray
-
-
-def matrix(table: pa.Table) -> FloatArray:
-    """View the embedding column as an array of shape (num_rows, dim)."""
-    column = table["embedding"].combine_chunks()
-    dim = column.type.list_size
-    values: FloatArray = column.flatten().to_numpy().reshape(-1, dim)
-    return values
 
 
 def find_nearest(

@@ -139,7 +139,6 @@ class Draft:
             "sides": sides,
             "facts": outcome.facts,
         }
-        self._remove_strangers({entry["name"] for entry in [*records, *sides]})
         self._write_json(MANIFEST, manifest)
         final = self.path.with_name(self.key)
         try:
@@ -148,6 +147,9 @@ class Draft:
             if not (final / MANIFEST).exists():
                 raise
             shutil.rmtree(self.path)
+        else:
+            # Only now: the records are what a run killed before the rename goes on from.
+            _remove_strangers(final, {MANIFEST, *(e["name"] for e in [*records, *sides])})
         sync_folder(final.parent)
         return Artifact.open(final)
 
@@ -164,17 +166,12 @@ class Draft:
 
     def _committed_record(self, spec: PartSpec) -> Facts:
         record = self._record(spec)
-        if record is None:
+        if record is None or not (self.path / spec.name).exists():
             raise DataError(
                 f"{self.path / spec.name} was not written or has no record; run again to make it"
             )
         del record["key"]
         return record
-
-    def _remove_strangers(self, known: set[str]) -> None:
-        for child in self.path.iterdir():
-            if child.name not in known:
-                child.unlink()
 
     def _write_json(self, name: str, value: object) -> None:
         write_json(self.path / name, value)
@@ -189,6 +186,12 @@ def write_json(path: Path, value: object) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(temporary, path)
+
+
+def _remove_strangers(folder: Path, known: set[str]) -> None:
+    for child in folder.iterdir():
+        if child.name not in known:
+            child.unlink()
 
 
 def _record_name(part: str) -> str:
@@ -206,7 +209,11 @@ def _file_facts(file: Path, num_rows: int) -> Facts:
 def _check_row_ids(
     folder: Path, parts: Sequence[PartSpec], parent: Artifact | None, keeps_order: bool
 ) -> None:
-    """Hold the contract: `rows` are dense; later ids increase and come from the input."""
+    """Hold the contract: one schema; `rows` dense; later ids increase and come from the input."""
+    schemas = {part.name: pq.read_schema(folder / part.name) for part in parts}
+    for name, schema in schemas.items():
+        if not schema.equals(schemas[parts[0].name]):
+            raise DataError(f"{folder / name} has another schema than the first part; a fault")
     pieces = [pq.read_table(folder / part.name, columns=["row_id"]) for part in parts]
     row_ids = np.concatenate([piece["row_id"].to_numpy() for piece in pieces])
     if not keeps_order:

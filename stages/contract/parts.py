@@ -1,12 +1,8 @@
-"""Stages, the parts that they work through, and what comes back from each."""
+"""Parts of the work, what comes back from each, and who does them."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from stages.contract.artifact import Artifact
-    from stages.contract.draft import Draft
+from typing import Any, Protocol
 
 Facts = dict[str, Any]
 
@@ -76,34 +72,6 @@ class Spread(Protocol):
         """Run every part; `make` is called once per worker."""
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One room: what it is called, what it reads, how its settings are named, how it runs.
-
-    Attributes
-    ----------
-    name : str
-        Name of the stage and of its section in the configuration.
-    version : int
-        Raised whenever a change of code changes the stage's numbers.
-    reads : tuple of str
-        Stages whose artifacts it reads; the first decides which row ids may appear.
-    identity : callable
-        settings -> plain values that decide the bytes.
-    run : callable
-        (settings, inputs, draft, spread) -> generator of receipts that returns an `Outcome`.
-    keeps_order : bool
-        False where parts hold rows in another order than by row id.
-    """
-
-    name: str
-    version: int
-    reads: tuple[str, ...]
-    identity: Callable[[Any], Facts]
-    run: "Callable[[Any, Mapping[str, Artifact], Draft, Spread], Run]"
-    keeps_order: bool = True
-
-
 def part_name(index: int) -> str:
     """Name the file of a part."""
     return f"part-{index:05d}.parquet"
@@ -116,37 +84,6 @@ def cut(num_rows: int, rows_per_part: int) -> tuple[PartSpec, ...]:
         PartSpec(index, start, min(start + rows_per_part, num_rows), part_name(index))
         for index, start in enumerate(starts)
     )
-
-
-def work_through(
-    draft: "Draft",
-    parts: Sequence[PartSpec],
-    make: Callable[[], Worker],
-    spread: Spread,
-    *,
-    uses_gpu: bool = False,
-) -> Generator[Receipt, None, list[Receipt]]:
-    """Yield the receipts of parts found finished, then of the others as they are made.
-
-    Returns
-    -------
-    list of Receipt
-        All receipts in order of the parts.
-    """
-    receipts: dict[int, Receipt] = {}
-    missing = []
-    for spec in parts:
-        found = draft.finished(spec)
-        if found is None:
-            missing.append(spec)
-        else:
-            receipts[spec.index] = found
-            yield found
-    if missing:
-        for receipt in spread(make, missing, uses_gpu=uses_gpu):
-            receipts[receipt.index] = receipt
-            yield receipt
-    return [receipts[spec.index] for spec in parts]
 
 
 def total(receipts: Iterable[Receipt], name: str) -> int:

@@ -15,7 +15,8 @@ from stages.contract.errors import (
     require_one_of,
 )
 from stages.contract.fingerprint import section_params
-from stages.contract.parts import Facts, Outcome, Run, Spread, Stage, cut, total, work_through
+from stages.contract.parts import Facts, Outcome, Run, Spread, cut, total
+from stages.contract.stage import Stage, work_through
 from stages.embed.checkpoint import check_model_path, weights_sha256
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from stages.contract.errors import DataError
 from stages.contract.fingerprint import canonical_json
@@ -16,9 +15,6 @@ from stages.rows.dialects import DIALECTS, Columns, Conversation, Message, Probl
 from stages.rows.formats import Record
 from stages.rows.formats.record import json_text
 from stages.rows.source import Found, choose, find
-
-if TYPE_CHECKING:
-    from stages.rows.stage import RowsConfig
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +69,8 @@ class Reject:
         return f"{self.file}:{self.line} {self.reason}{detail}"
 
 
-def read_rows(config: "RowsConfig") -> Iterator[Row | Reject]:
-    """Read all rows that a configuration names, in order, one at a time.
+def read_rows(path: str, dialect: str = "auto") -> Iterator[Row | Reject]:
+    """Read all rows that a path names, in order, one at a time.
 
     Raises
     ------
@@ -83,7 +79,7 @@ def read_rows(config: "RowsConfig") -> Iterator[Row | Reject]:
     DataError
         If a file is empty, or holds something else than conversations.
     """
-    yield from read_found(find(config.path), config.dialect)
+    yield from read_found(find(path), dialect)
 
 
 def read_found(

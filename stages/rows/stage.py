@@ -13,9 +13,10 @@ from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
 from stages.contract.errors import DataError, require_at_least, require_one_of, require_share
 from stages.contract.fingerprint import cached_sha256, section_params
-from stages.contract.parts import Facts, Outcome, PartSpec, Run, Spread, Stage, part_name
+from stages.contract.parts import Facts, Outcome, PartSpec, Run, Spread, part_name
 from stages.contract.schemas import REJECTS
 from stages.contract.schemas import ROWS as SCHEMA
+from stages.contract.stage import Stage
 from stages.contract.tables import Layout
 from stages.rows.dialects import DIALECTS
 from stages.rows.formats import hub

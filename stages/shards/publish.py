@@ -98,7 +98,7 @@ def publish(
 
 
 def swap(draft: Path, out: Path) -> None:
-    """Put a finished folder in the place of an older one; a reader meets the old or the new."""
+    """Put a finished folder in the place of an older one; a reader never meets a mix."""
     if out.exists():
         old = out.with_name(f".{out.name}.{uuid.uuid4().hex}.old")
         os.rename(out, old)

@@ -11,18 +11,9 @@ import pyarrow.compute as pc
 from evenshard.shards import SHARD_SCHEMA, shard_name
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
-from stages.contract.parts import (
-    Facts,
-    Outcome,
-    PartSpec,
-    Receipt,
-    Run,
-    Spread,
-    Stage,
-    Worker,
-    work_through,
-)
+from stages.contract.parts import Facts, Outcome, PartSpec, Receipt, Run, Spread, Worker
 from stages.contract.schemas import ALLOCATE
+from stages.contract.stage import Stage, work_through
 from stages.contract.tables import Layout
 
 ROW_COLUMNS = ("row_id", "source", "uid", "messages", "meta", "multiplicity")

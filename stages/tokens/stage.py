@@ -19,19 +19,9 @@ from stages.contract.errors import (
     require_share,
 )
 from stages.contract.fingerprint import file_sha256, section_params
-from stages.contract.parts import (
-    Facts,
-    Outcome,
-    PartSpec,
-    Receipt,
-    Run,
-    Spread,
-    Stage,
-    Worker,
-    part_name,
-    work_through,
-)
+from stages.contract.parts import Facts, Outcome, PartSpec, Receipt, Run, Spread, Worker, part_name
 from stages.contract.rejects import ROW_COLUMNS, reject_rows
+from stages.contract.stage import Stage, work_through
 from stages.contract.tables import Layout
 from stages.tokens.encode import Encoded, Encoder, Rejected
 from stages.tokens.render import TEMPLATES, choose_template

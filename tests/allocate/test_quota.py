@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.allocate.budget import exact
 from stages.allocate.quota import equal_rows, water_fill
 from stages.allocate.weights import (
     cluster_share_weights,
@@ -67,7 +68,7 @@ def test_water_filling_is_exact_and_as_equal_as_can_be(sizes: list[int], share: 
 def test_rows_of_a_ratio_by_hand(
     sizes: list[int], ratio: float, num_workers: int, rows_per_worker: int, expected: int
 ) -> None:
-    assert equal_rows(np.array(sizes), ratio, num_workers, rows_per_worker) == expected
+    assert equal_rows(np.array(sizes), exact(ratio), num_workers, rows_per_worker) == expected
 
 
 @SEEDED

@@ -9,11 +9,11 @@ import pytest
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
 from stages.allocate.selectors.uniform import Uniform
 from stages.allocate.stage import ALLOCATE_STAGE, AllocateConfig, read_candidates
-from stages.cluster.kmeans import prepare
 from stages.cluster.stage import CLUSTER_STAGE, ClusterConfig
 from stages.contract.artifact import Artifact
 from stages.contract.errors import ConfigurationError, DataError
 from stages.contract.schemas import ALLOCATE
+from stages.embed.reading import prepare
 from tests.artifacts import blobs, bytes_of, run_stage, store_inputs
 
 MISSING = [0, 5, 64, *range(128, 192)]

@@ -10,10 +10,10 @@ from stages.cluster.kmeans import (
     fit_centers,
     nearest_centers,
     num_distinct,
-    prepare,
     small_clusters,
     split_center,
 )
+from stages.embed.reading import prepare
 from tests.artifacts import SEEDED, blobs
 
 
@@ -108,13 +108,21 @@ def test_what_a_merge_leaves_reaches_the_floor(sizes: list[int], least: int, see
 
 def test_a_split_finds_the_two_halves() -> None:
     rows = rows_of([0, 0], [0, 1], [10, 0], [10, 1])
-    halves = split_center(rows, n_init=3, seed=0)
+    halves = split_center(rows, least=2, n_init=3, seed=0)
     assert halves is not None
     assert sorted(halves.tolist()) == [[0, 0.5], [10, 0.5]]
 
 
 def test_equal_rows_cannot_be_split() -> None:
-    assert split_center(np.ones((5, 3), np.float32), n_init=1, seed=0) is None
+    assert split_center(np.ones((5, 3), np.float32), least=1, n_init=1, seed=0) is None
+
+
+def test_a_split_sets_far_rows_aside() -> None:
+    rows = rows_of([0, 0], [0, 1], [10, 0], [10, 1], [500, 0])
+    halves = split_center(rows, least=2, n_init=3, seed=0)
+    assert halves is not None
+    assert sorted(halves.tolist()) == [[0, 0.5], [10, 0.5]]
+    assert split_center(rows, least=3, n_init=3, seed=0) is None
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stages.cluster.kmeans import distances_to, nearest_centers, prepare
+from stages.cluster.kmeans import distances_to, nearest_centers
 from stages.cluster.stage import CLUSTER_STAGE, ClusterConfig
 from stages.contract.artifact import Artifact
 from stages.contract.errors import ConfigurationError
 from stages.contract.schemas import CENTERS, CLUSTER
+from stages.embed.reading import prepare
 from tests.artifacts import EMBED_LAYOUT, blobs, bytes_of, embed_table, run_stage, save
 
 

@@ -14,7 +14,8 @@ import pytest
 from stages.contract.artifact import MANIFEST, Artifact
 from stages.contract.draft import Draft
 from stages.contract.errors import DataError
-from stages.contract.parts import Outcome, PartSpec, Receipt, cut, total, work_through
+from stages.contract.parts import Outcome, PartSpec, Receipt, cut, total
+from stages.contract.stage import work_through
 from stages.contract.tables import Layout
 from tests.artifacts import bytes_of, here
 
@@ -22,7 +23,8 @@ PARTS = cut(10, 4)  # rows 0-3, 4-7, 8-9
 
 
 def table_of(row_ids: Sequence[int]) -> pa.Table:
-    return pa.table({"row_id": pa.array(row_ids, pa.int64()), "x": [f"x{i}" for i in row_ids]})
+    names = pa.array([f"x{i}" for i in row_ids], pa.string())
+    return pa.table({"row_id": pa.array(row_ids, pa.int64()), "x": names})
 
 
 def write(draft: Draft, spec: PartSpec, row_ids: Sequence[int] | None = None) -> Receipt:
@@ -249,6 +251,23 @@ def test_later_ids_may_have_gaps_but_must_come_from_the_parent(tmp_path: Path) -
         committed(tmp_path, [[1, 3], [4], [9]], "grandchild", parent=child)
     with pytest.raises(DataError, match="none may come twice"):
         committed(tmp_path, [[1, 1], [], [9]], "twice", parent=child)
+
+
+def test_parts_of_unlike_schemas_are_refused(tmp_path: Path) -> None:
+    draft = Draft.create(tmp_path, "rows", "k")
+    first, second = cut(4, 2)
+    draft.write_part(first, table_of([0, 1]), layout=Layout())
+    other = pa.table({"row_id": pa.array([2, 3], pa.int64()), "x": pa.array([2, 3], pa.int32())})
+    draft.write_part(second, other, layout=Layout())
+    with pytest.raises(DataError, match=r"part-00001\.parquet has another schema"):
+        draft.commit(
+            Outcome((first, second), {}),
+            params={},
+            inputs={},
+            version=1,
+            parent=None,
+            keeps_order=True,
+        )
 
 
 def test_parts_in_another_order_are_checked_as_a_set(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from stages.contract.errors import ConfigurationError, DataError
 from stages.rows.dialects import Columns
 from stages.rows.reading import Reject, Row, read_rows
 from stages.rows.source import choose, find
-from stages.rows.stage import RowsConfig
 
 ROW = {"instruction": "I", "output": "O"}
 
@@ -85,7 +84,7 @@ def save(folder: Path, *, rows: int) -> None:
 def test_saved_to_disk(tmp_path: Path) -> None:
     save(tmp_path / "one", rows=3)
     assert names(tmp_path / "one") == ["data-0.arrow", "data-1.arrow"]
-    assert len(list(read_rows(RowsConfig(path=str(tmp_path / "one"))))) == 6
+    assert len(list(read_rows(str(tmp_path / "one")))) == 6
     save(tmp_path / "dict" / "train", rows=1)
     (tmp_path / "dict" / "dataset_dict.json").write_text('{"splits": ["test", "train"]}')
     assert names(tmp_path / "dict") == ["train/data-0.arrow", "train/data-1.arrow"]
@@ -98,7 +97,7 @@ def test_saved_by_the_datasets_package(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
     rows = [{"prompt": f"P{n}", "completion": "C", "id": n} for n in range(20)]
     datasets.Dataset.from_list(rows).select(range(5, 20)).save_to_disk(tmp_path / "d", num_shards=2)
-    out = list(read_rows(RowsConfig(path=str(tmp_path / "d"))))
+    out = list(read_rows(str(tmp_path / "d")))
     assert [row.uid for row in out if isinstance(row, Row)] == [str(n) for n in range(5, 20)]
 
 
@@ -180,7 +179,7 @@ def test_real_files_load_whole(formats: Path, file: str) -> None:
         counts = {
             line["file"]: int(line["rows"]) for line in csv.DictReader(stream, delimiter="\t")
         }
-    out = list(read_rows(RowsConfig(path=str(formats / file))))
+    out = list(read_rows(str(formats / file)))
     assert not [str(item) for item in out if isinstance(item, Reject)]
     assert len(out) == counts[file]
 
@@ -197,4 +196,4 @@ def test_real_files_load_whole(formats: Path, file: str) -> None:
 )
 def test_real_files_of_something_else_are_refused(formats: Path, file: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        list(read_rows(RowsConfig(path=str(formats / file))))
+        list(read_rows(str(formats / file)))

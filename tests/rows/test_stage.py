@@ -272,8 +272,8 @@ def test_a_padded_row_equals_the_unpadded_one(write_lines: Any, tmp_path: Path) 
         ),
     )
     pq.write_table(table, tmp_path / "a.parquet")
-    plain = [r for r in read_rows(RowsConfig(path=str(path))) if isinstance(r, Row)]
-    padded = read_rows(RowsConfig(path=str(tmp_path / "a.parquet")))
+    plain = [r for r in read_rows(str(path)) if isinstance(r, Row)]
+    padded = read_rows(str(tmp_path / "a.parquet"))
     for one, other in zip(plain, padded, strict=True):
         assert isinstance(other, Row)
         assert (one.uid, one.messages) == (other.uid, other.messages)
@@ -291,14 +291,14 @@ def test_meta_is_json_whatever_a_column_holds(tmp_path: Path) -> None:
         }
     )
     pq.write_table(table, tmp_path / "a.parquet")
-    first, second = read_rows(RowsConfig(path=str(tmp_path / "a.parquet")))
+    first, second = read_rows(str(tmp_path / "a.parquet"))
     assert isinstance(first, Row) and isinstance(second, Row)
     assert json.loads(first.meta) == {"score": "NaN", "day": "1970-01-01", "blob": "/w=="}
     assert json.loads(second.meta) == {"score": 1.0, "day": "1970-01-02", "blob": "text"}
 
 
 def test_broken_lines_of_the_case(cases: Path) -> None:
-    out = list(read_rows(RowsConfig(path=str(cases / "14-broken-lines" / "data.jsonl"))))
+    out = list(read_rows(str(cases / "14-broken-lines" / "data.jsonl")))
     assert [row.uid for row in out if isinstance(row, Row)] == ["bom", "nan", "dupkey", "good"]
     bad = [(item.line, item.reason) for item in out if isinstance(item, Reject)]
     assert bad == [
@@ -308,13 +308,13 @@ def test_broken_lines_of_the_case(cases: Path) -> None:
         (9, "not_json"),
         (11, "not_json"),
     ]
-    (row,) = read_rows(RowsConfig(path=str(cases / "14-broken-lines" / "array.json")))
+    (row,) = read_rows(str(cases / "14-broken-lines" / "array.json"))
     assert isinstance(row, Row) and row.uid == "a"
 
 
 def test_null_contents_of_the_case(cases: Path) -> None:
     path = cases / "03-null-content-and-padded-keys" / "data.jsonl"
-    out = list(read_rows(RowsConfig(path=str(path))))
+    out = list(read_rows(str(path)))
     tool, padded, null_user, null_answer, literal = out
     assert isinstance(tool, Row) and "None" not in str(tool.messages)
     assert isinstance(padded, Row) and json.loads(padded.meta) == {"id": "padded"}
@@ -325,16 +325,16 @@ def test_null_contents_of_the_case(cases: Path) -> None:
 
 def test_late_fields_csv_and_scripts_of_the_cases(cases: Path) -> None:
     late = cases / "04-field-null-for-the-first-blocks" / "small.jsonl"
-    *_, last = read_rows(RowsConfig(path=str(late)))
+    *_, last = read_rows(str(late))
     assert isinstance(last, Row) and last.messages[0]["content"] == "Echo.\n\nloudly"
     folder = cases / "10-csv-with-newlines-and-quotes"
-    rows = [r for r in read_rows(RowsConfig(path=str(folder / "data.csv"))) if isinstance(r, Row)]
+    rows = [r for r in read_rows(str(folder / "data.csv")) if isinstance(r, Row)]
     assert rows[3].messages[0]["content"].endswith("007")
     assert rows[3].messages[1]["content"] == "1e5"
     assert rows[4].messages[0]["content"].endswith("NA")
     assert rows[4].messages[1]["content"] == ""
-    semicolons = list(read_rows(RowsConfig(path=str(folder / "bom-semicolon.csv"))))
+    semicolons = list(read_rows(str(folder / "bom-semicolon.csv")))
     assert [r.messages for r in semicolons if isinstance(r, Row)] == [r.messages for r in rows[:3]]
     scripts = cases / "15-non-ascii-must-survive-and-scores-must-not-default" / "data.jsonl"
-    first, *_ = read_rows(RowsConfig(path=str(scripts)))
+    first, *_ = read_rows(str(scripts))
     assert isinstance(first, Row) and first.messages[1]["content"].startswith("雨落青瓦")
