@@ -24,8 +24,14 @@ RANDOM_LABELINGS = 20
 
 def measure(feature: str, num_clusters: int, overrides: Sequence[str]) -> tuple[float, list[float]]:
     """Cluster by one feature and compare with the sources; the random ones after it."""
+    # No floor, so that there are as many clusters as the figure says.
     config = compose(
-        [*overrides, f"embed.feature={feature}", f"cluster.num_clusters={num_clusters}"]
+        [
+            *overrides,
+            f"embed.feature={feature}",
+            f"cluster.num_clusters={num_clusters}",
+            "cluster.min_rows=0",
+        ]
     )
     reports = run_stages(config, last="cluster")
     cluster = reports["cluster"].artifact

@@ -4,6 +4,7 @@ A folder holds `worker-00000-of-00004.parquet ...` of one schema and `manifest.j
 written last: its existence means that the rest is there.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -132,6 +133,12 @@ def parse_shard_name(name: str) -> tuple[int, int] | None:
     """Read (worker, world size) from a file name, or None if it is not a shard's."""
     match = _SHARD_NAME.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
+
+
+def file_digest(path: Path) -> str:
+    """Hash a file, as the manifest states it."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read_manifest(dir: StrPath) -> Manifest:

@@ -5,7 +5,6 @@ the numbers is in `evenshard.checks`. Longer than other files, since it also rea
 are damaged or were written by others.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ from evenshard.shards import (
     ShardError,
     StrPath,
     WorkerFacts,
+    file_digest,
     parse_shard_name,
     read_manifest,
     shard_name,
@@ -220,8 +220,7 @@ def _check_bytes(path: Path, sha256: str, num_bytes: int | None = None) -> Itera
     if num_bytes is not None and size != num_bytes:
         yield Problem("size", path.name, f"has {size} bytes, the manifest says {num_bytes}")
         return
-    with path.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    found = file_digest(path)
     if found != sha256:
         text = f"its sha256 is {found[:12]}..., the manifest says {sha256[:12]}..."
         yield Problem("sha256", path.name, text)

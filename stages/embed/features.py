@@ -34,16 +34,17 @@ class PositionSignals:
     ----------
     nll : Tensor
         -log p_y, in nats.
-    target_p, max_p : Tensor
-        Probability of the right token, and of the likeliest.
+    wrong_p, max_p : Tensor
+        1 - p_y, summed over the other tokens so that it keeps its digits where p_y is near 1;
+        and the probability of the likeliest token.
     entropy : Tensor
         Of the next token's distribution, in nats.
     residual_norm : Tensor
-        Norm of p - e_y, from sum(p^2) - 2 p_y + 1.
+        Norm of p - e_y.
     """
 
     nll: Tensor
-    target_p: Tensor
+    wrong_p: Tensor
     max_p: Tensor
     entropy: Tensor
     residual_norm: Tensor
@@ -99,7 +100,7 @@ def row_features(
     norms_P = hidden_PH.norm(dim=1)
     scalars = _row_signals(signals, norms_P, num_positions)
     if feature == "target_row":
-        embedding = _row_means(hidden_PH, signals.target_p - 1.0, num_positions)
+        embedding = _row_means(hidden_PH, -signals.wrong_p, num_positions)
     elif feature == "hidden_mean":
         embedding = _row_means(hidden_PH, torch.ones_like(norms_P), num_positions)
     else:
@@ -124,25 +125,34 @@ def position_signals(
     pieces = []
     folds = []
     for start in range(0, targets_P.shape[0], chunk):
-        targets_C = targets_P[start : start + chunk]
-        logits_CV = head(hidden_PH[start : start + chunk]).float()
-        largest_C = logits_CV.amax(1)
-        exp_CV = (logits_CV - largest_C[:, None]).exp_()
-        sums_C = exp_CV.sum(1)
-        log_sums_C = largest_C + sums_C.log()
-        target_logit_C = logits_CV.gather(1, targets_C[:, None]).squeeze(1)
-        nll_C = log_sums_C - target_logit_C
-        target_p_C = (-nll_C).exp()
-        mean_logit_C = _row_dot(exp_CV, logits_CV) / sums_C
-        square_sum_C = _row_dot(exp_CV, exp_CV) / sums_C.square()
-        residual_C = (square_sum_C - 2.0 * target_p_C + 1.0).clamp_min(0.0).sqrt()
+        targets_C1 = targets_P[start : start + chunk, None]
+        shifted_CV = head(hidden_PH[start : start + chunk]).float()
+        shifted_CV = shifted_CV - shifted_CV.amax(1, keepdim=True)
+        target_C = shifted_CV.gather(1, targets_C1)[:, 0]
+        exp_target_C = target_C.exp()
+        # The target is left out of the sums: 1 - p_y and norm(p - e_y) by difference would be
+        # noise for a token that the model is sure of.
+        others_CV = shifted_CV.exp().scatter_(1, targets_C1, 0.0)
+        others_C = others_CV.sum(1)
+        sums_C = others_C + exp_target_C
+        log_sums_C = torch.where(target_C == 0.0, others_C.log1p(), sums_C.log())
+        wrong_p_C = others_C / sums_C
+        residual_C = (_row_dot(others_CV, others_CV) + others_C.square()).sqrt() / sums_C
+        mean_shifted_C = (_row_dot(others_CV, shifted_CV) + exp_target_C * target_C) / sums_C
         pieces.append(
             torch.stack(
-                [nll_C, target_p_C, 1.0 / sums_C, log_sums_C - mean_logit_C, residual_C], dim=1
+                [
+                    log_sums_C - target_C,
+                    wrong_p_C,
+                    1.0 / sums_C,
+                    log_sums_C - mean_shifted_C,
+                    residual_C,
+                ],
+                dim=1,
             )
         )
         if sketch is not None:
-            folds.append(fold_residuals(exp_CV, sums_C, targets_C, sketch))
+            folds.append(fold_residuals(others_CV, sums_C, wrong_p_C, targets_C1[:, 0], sketch))
     values = torch.cat(pieces)
     columns = (values[:, index].contiguous() for index in range(len(fields(PositionSignals))))
     return PositionSignals(*columns), torch.cat(folds) if folds else None
@@ -159,7 +169,7 @@ def _row_signals(
     stacked = torch.stack(
         [
             signals.nll,
-            signals.target_p,
+            signals.wrong_p,
             signals.max_p,
             signals.entropy,
             signals.residual_norm,
@@ -172,7 +182,7 @@ def _row_signals(
     counts_R = torch.tensor(num_positions, dtype=torch.float32, device=norms_P.device)
     return {
         "loss": means_RS[:, 0],
-        "mean_p": means_RS[:, 1],
+        "mean_p": 1.0 - means_RS[:, 1],
         "max_p": means_RS[:, 2],
         "entropy": means_RS[:, 3],
         "el2n": means_RS[:, 4],

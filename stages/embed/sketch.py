@@ -81,16 +81,18 @@ def make_sketch(
 
 
 def fold_residuals(
-    exp_logits_CV: Tensor, normalizer_C: Tensor, targets_C: Tensor, sketch: Sketch
+    others_CV: Tensor, sums_C: Tensor, wrong_p_C: Tensor, targets_C: Tensor, sketch: Sketch
 ) -> Tensor:
     """Fold p - e_y over the vocabulary.
 
     Parameters
     ----------
-    exp_logits_CV : Tensor of shape (chunk, vocab)
-        exp(logit - largest logit).
-    normalizer_C : Tensor of shape (chunk,)
-        Their sums, so that p = exp_logits / normalizer.
+    others_CV : Tensor of shape (chunk, vocab)
+        exp(logit - largest logit), 0 at the right token.
+    sums_C : Tensor of shape (chunk,)
+        Sums over the whole vocabulary, so that p = others / sums away from the right token.
+    wrong_p_C : Tensor of shape (chunk,)
+        1 - p_y.
     targets_C : Tensor of shape (chunk,), int64
         The right next token of each position.
     sketch : Sketch
@@ -100,9 +102,9 @@ def fold_residuals(
     -------
     Tensor of shape (chunk, num_buckets)
     """
-    chunk = exp_logits_CV.shape[0]
-    signed = exp_logits_CV.index_select(1, sketch.order).mul_(sketch.signs)
-    folded = signed.view(chunk, sketch.num_buckets, -1).sum(-1).div_(normalizer_C[:, None])
+    chunk = others_CV.shape[0]
+    signed = others_CV.index_select(1, sketch.order).mul_(sketch.signs)
+    folded = signed.view(chunk, sketch.num_buckets, -1).sum(-1).div_(sums_C[:, None])
     rows = torch.arange(chunk, device=folded.device)
-    folded[rows, sketch.bucket_of[targets_C]] -= sketch.sign_of[targets_C]
+    folded[rows, sketch.bucket_of[targets_C]] -= sketch.sign_of[targets_C] * wrong_p_C
     return folded

@@ -326,14 +326,16 @@ def test_without_floor_and_budget_the_tiny_cluster_does_decide(outliers, tmp_pat
         run_allocate(paper_allocate(4, ratio=0.3), outliers, cluster, tmp_path / "ratio")
 
 
+@pytest.mark.parametrize("min_rows", [0, ClusterConfig().min_rows])
 @pytest.mark.parametrize("num_distinct", [1, 2])
 def test_identical_embeddings_lower_the_number_of_clusters_with_a_warning(
-    tmp_path, caplog, num_distinct
+    tmp_path, caplog, num_distinct, min_rows
 ):
     distinct = np.random.default_rng(0).normal(size=(num_distinct, 6))
     inputs = embedded(tmp_path, np.repeat(distinct, 20 // num_distinct, axis=0))
     with caplog.at_level(logging.WARNING):
-        cluster = run_cluster(ClusterConfig(restore_count="yes"), inputs, tmp_path)
+        settings = ClusterConfig(restore_count="yes", min_rows=min_rows)
+        cluster = run_cluster(settings, inputs, tmp_path)
     assert "distinct embeddings" in caplog.text
     assert cluster.facts["sizes"] == [20 // num_distinct] * num_distinct
     got = columns(run_allocate(AllocateConfig(), inputs, cluster, tmp_path))
