@@ -3,6 +3,7 @@
 import glob
 import importlib.util
 import logging
+import os
 import re
 import shutil
 import uuid
@@ -107,6 +108,7 @@ def embedded_model(models: Path) -> Path:
 
 
 def _convert(gguf: Path, draft: Path) -> None:
+    os.environ.setdefault("TQDM_DISABLE", "1")  # a bar of another library amid our lines
     import torch
     import transformers
 

@@ -79,7 +79,7 @@ class EmbedConfig:
 
     feature: str = "target_row"
     tokens_per_batch: int = 2048
-    rows_per_part: int = 64
+    rows_per_part: int = 32
     logits_chunk: int = 256
     sketch_vocab: int = 64
     sketch_hidden: int = 32
