@@ -2,6 +2,7 @@
 
 import glob
 import importlib.util
+import json
 import logging
 import os
 import re
@@ -122,6 +123,13 @@ def _convert(gguf: Path, draft: Path) -> None:
     draft.mkdir(parents=True)
     model.save_pretrained(draft)
     tokenizer.save_pretrained(draft)
+
+
+def vocabulary_size(folder: Path) -> int | None:
+    """Read how many tokens a model knows; None where its config does not say."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
+    return int(size) if size is not None else None
 
 
 def weights_sha256(folder: Path, hash_cache: Path) -> dict[str, str]:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
 from stages.contract.errors import (
+    ConfigurationError,
     DataError,
     require_at_least,
     require_one_of,
@@ -17,7 +20,7 @@ from stages.contract.errors import (
 from stages.contract.fingerprint import section_params
 from stages.contract.parts import Facts, Outcome, Run, Spread, cut, total
 from stages.contract.stage import Stage, work_through
-from stages.embed.checkpoint import check_model_path, weights_sha256
+from stages.embed.checkpoint import check_model_path, vocabulary_size, weights_sha256
 
 if TYPE_CHECKING:
     from stages.embed.worker import EmbedWorker
@@ -159,6 +162,7 @@ def run(
 ) -> Run:
     """Compute the parts that are missing; the model is loaded only if there are any."""
     tokens, rows = inputs["tokens"], inputs["rows"]
+    check_vocabulary(tokens, settings.weights)
     parts = cut(rows.num_rows, settings.embed.rows_per_part)
     make = functools.partial(load_worker, settings, tokens, rows.path, draft)
     receipts = yield from work_through(
@@ -185,6 +189,25 @@ def run(
         facts["peak_rss_mb"],
     )
     return Outcome(parts, facts)
+
+
+def check_vocabulary(tokens: Artifact, weights: Path) -> None:
+    """Check that the model knows every token, before it is loaded.
+
+    Raises
+    ------
+    ConfigurationError
+        If a row has a token beyond the model's vocabulary; on a GPU that would end in an
+        assertion of the device.
+    """
+    size = vocabulary_size(weights)
+    for table in tokens.iter_parts(["input_ids"]):
+        largest = pc.max(pc.list_flatten(table["input_ids"])).as_py()
+        if size is not None and largest is not None and largest >= size:
+            raise ConfigurationError(
+                f"model.path: a row has token {largest}, which must be < {size}, the model's "
+                f"vocabulary; the tokenizer and the weights do not belong together"
+            )
 
 
 def load_worker(
