@@ -145,15 +145,23 @@ def run_stage(
         return StepReport(artifact, True, 0, time.monotonic() - started)
     log.info("%-9srunning %s%s", stage.name, key, _why(store / stage.name, params, keys))
     draft = Draft.create(store, stage.name, key)
-    outcome, parts_reused = _drive(stage, settings, inputs, draft, config)
-    artifact = draft.commit(
-        outcome,
-        params=params,
-        inputs=keys,
-        version=stage.version,
-        parent=inputs[stage.reads[0]] if stage.reads else None,
-        keeps_order=stage.keeps_order,
-    )
+    parts_reused = 0
+    try:
+        outcome, parts_reused = _drive(stage, settings, inputs, draft, config)
+        artifact = draft.commit(
+            outcome,
+            params=params,
+            inputs=keys,
+            version=stage.version,
+            parent=inputs[stage.reads[0]] if stage.reads else None,
+            keeps_order=stage.keeps_order,
+        )
+    except Exception:
+        # Two runs of one key share a draft; when the other commits it, ours is gone.
+        if not (final / MANIFEST).exists():
+            raise
+        log.info("%-9sanother run has finished %s; its result is used", stage.name, key)
+        artifact = Artifact.open(final)
     seconds = time.monotonic() - started
     log.info("%-9sdone    %s  %d rows in %s", stage.name, key, artifact.num_rows, clock(seconds))
     return StepReport(artifact, False, parts_reused, seconds)

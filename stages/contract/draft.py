@@ -41,11 +41,6 @@ class Draft:
         path.mkdir(parents=True, exist_ok=True)
         return cls(path, stage, key)
 
-    def clear(self) -> None:
-        """Remove what an earlier run left, for stages that begin again from the start."""
-        for child in self.path.iterdir():
-            child.unlink()
-
     def write_part(
         self,
         spec: PartSpec,

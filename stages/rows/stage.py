@@ -98,7 +98,6 @@ def run(
     DataError
         If too many rows cannot be read, or none can.
     """
-    draft.clear()
     config = settings.rows
     files = find(config.path)
     tally = _Tally(draft, config)

@@ -301,14 +301,11 @@ def test_a_folder_in_the_way_that_is_no_artifact_is_not_taken_for_one(tmp_path: 
     assert (tmp_path / "stage" / "k1" / "notes.txt").read_text() == "mine"
 
 
-def test_a_draft_of_a_killed_run_is_found_and_can_be_cleared(tmp_path: Path) -> None:
+def test_a_draft_of_a_killed_run_is_found_again(tmp_path: Path) -> None:
     draft = full(tmp_path)
     again = Draft.create(tmp_path, "stage", "k1")
     assert again == draft
     assert again.finished(PARTS[0]) is not None
-    again.clear()
-    assert again.finished(PARTS[0]) is None
-    assert list(again.path.iterdir()) == []
 
 
 def test_the_record_beside_a_part_is_readable(tmp_path: Path) -> None:
