@@ -6,18 +6,22 @@ SHELL := /bin/bash
 .PHONY: help setup curate reshard verify test test-all check format clean
 
 PYTHON ?= python3
-# The tested version, installed first, so that nothing larger is downloaded by surprise.
+# The tested version, installed first, so that nothing else is downloaded by surprise.
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 
 # A variable given to make sets one key of the configuration; one that is not given sets nothing.
 given = $(filter command,$(firstword $(origin $(1))))
-key = $(if $(call given,$(1)),'$(2)=$(3)$($(1))$(3)')
-OVERRIDES = $(call key,DATASET,rows.path,") $(call key,NAME,name) $(call key,MODEL,model.path,") \
-	$(call key,WORLD_SIZE,allocate.num_workers) $(call key,RATIO,allocate.ratio) \
+# Quoted twice: for the configuration's grammar by ", for the shell by '.
+quoted = "$(subst ','\'',$(subst ",\",$($(1))))"
+key = $(if $(call given,$(1)),'$(2)=$(call quoted,$(1))')
+number = $(if $(call given,$(1)),'$(2)=$(subst ','\'',$($(1)))')
+OVERRIDES = $(call key,DATASET,rows.path) $(call key,NAME,name) $(call key,MODEL,model.path) \
+	$(call number,WORLD_SIZE,allocate.num_workers) $(call number,RATIO,allocate.ratio) \
 	$(call key,BUDGET,allocate.budget) $(ARGS)
-RUN_NAME = $(if $(call given,NAME),$(NAME),sample)
+# A run is meant by its name, its data set or its folder; by none of them, the sample is.
+MEANS_A_RUN = $(call given,NAME)$(call given,DATASET)$(filter name=% out=%,$(ARGS))
 
 help: ## list the commands and the variables
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -47,19 +51,25 @@ $(VENV)/.dev: $(VENV)/.curate
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+# DeepSpeed builds against the torch that is there.
+$(VENV)/.trainers: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check setuptools wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[trainers]'
+	@touch $@
+
 curate: $(VENV)/.curate ## curate DATASET into weighted shards, one per worker
 	$(BIN)/python -m pipeline curate $(OVERRIDES)
 
 reshard: $(VENV)/.curate ## the run NAME again with other settings; only what they touch is made anew
-	$(BIN)/python -m pipeline reshard $(if $(call given,NAME),,name=sample) $(OVERRIDES)
+	$(BIN)/python -m pipeline reshard $(if $(MEANS_A_RUN),,name=sample) $(OVERRIDES)
 
 verify: $(VENV)/.curate ## check every promise of the shards of the run NAME
-	$(BIN)/evenshard verify data/curated/$(RUN_NAME)
+	$(BIN)/python -m pipeline verify $(OVERRIDES)
 
 test: $(VENV)/.dev ## the tests that need no network and no GPU
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow and not trainers'
 
-test-all: $(VENV)/.dev ## all tests, the slow ones too
+test-all: $(VENV)/.trainers ## all tests, the slow ones too
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.dev ## ruff and mypy

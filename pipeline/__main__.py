@@ -1,4 +1,4 @@
-"""The edge: `python -m pipeline [curate|reshard] [key=value ...]`.
+"""The edge: `python -m pipeline [curate|reshard|verify] [key=value ...]`.
 
 Errors meant for people end with one sentence and exit status 2; anything else is a fault and
 keeps its traceback.
@@ -10,15 +10,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from evenshard.__main__ import main as evenshard_main
 from pipeline.progress import LineHandler
 from stages.contract.errors import ConfigurationError, DataError
 
 log = logging.getLogger("pipeline")
 
-USAGE = """python -m pipeline [curate|reshard] [key=value ...]
+USAGE = """python -m pipeline [curate|reshard|verify] [key=value ...]
 
   curate    rows -> tokens -> embed -> cluster -> allocate -> shards (the default)
   reshard   the settings of the run `name=...` again, with those given here on top
+  verify    check every promise of the folder of the run `name=...`
   --cfg     print the composed configuration and stop
   --help    print this
 
@@ -63,8 +65,8 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
     from pipeline.config import check_paths, compose, compose_raw
     from pipeline.reshard import earlier_overrides
 
-    if command not in ("curate", "reshard"):
-        raise ConfigurationError(f"{command} must be curate or reshard; see --help")
+    if command not in ("curate", "reshard", "verify"):
+        raise ConfigurationError(f"{command} must be curate, reshard or verify; see --help")
     unknown = flags - {"--help", "--cfg"}
     if unknown:
         raise ConfigurationError(f"{sorted(unknown)[0]} is not an option; see --help")
@@ -76,8 +78,10 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
     if "--cfg" in flags:
         print(OmegaConf.to_yaml(compose_raw(overrides), resolve=True))
         return 0
+    if command == "verify":
+        return evenshard_main(["verify", str(compose_raw(overrides).out)])
     config = compose(overrides)
-    check_paths(config)
+    check_paths(config, overrides)
 
     from pipeline.plan import run_plan
     from pipeline.summary import summary

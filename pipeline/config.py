@@ -15,10 +15,11 @@ from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from evenshard.shards import read_manifest
 from stages.allocate.selectors import selector_classes
 from stages.allocate.stage import AllocateConfig
 from stages.cluster.stage import ClusterConfig
@@ -26,7 +27,7 @@ from stages.contract.errors import ConfigurationError, require, require_at_least
 from stages.embed.stage import EmbedConfig, ModelConfig
 from stages.rows.source import find
 from stages.rows.stage import RowsConfig
-from stages.shards.publish import check_out
+from stages.shards.publish import check_out, is_published
 from stages.tokens.stage import TokensConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -100,26 +101,59 @@ class Config:
             bool(NAME.match(self.name)),
             f"name={self.name} must be letters, digits, '.', '_' or '-'; it names a folder",
         )
+        for key, seed in (
+            ("seed", self.seed),
+            ("rows.seed", self.rows.seed),
+            ("embed.seed", self.embed.seed),
+            ("cluster.seed", self.cluster.seed),
+            ("allocate.seed", self.allocate.seed),
+        ):
+            require(0 <= seed < 2**32, f"{key}={seed} must lie in [0, 2**32), choose a smaller one")
         clusters, workers = self.cluster.num_clusters, self.allocate.num_workers
         if self.cluster.restore_count == "auto":
             self.cluster.restore_count = "yes" if clusters == workers else "no"
-        pinned = self.allocate.schedule == "pinned"
+        rank = self.allocate.objective == "rank"
+        pinned = self.allocate.schedule == "pinned" or rank
         require(
             not pinned or clusters % workers == 0,
-            f"allocate.schedule=pinned needs cluster.num_clusters={clusters} to be a multiple of "
+            f"allocate.schedule=pinned (and allocate.objective=rank) needs "
+            f"cluster.num_clusters={clusters} to be a multiple of "
             f"allocate.num_workers={workers}; use allocate.schedule=dealt",
         )
         require(
-            self.allocate.objective != "rank" or self.allocate.schedule != "dealt",
+            not rank or clusters == workers or self.allocate.micro_batch == 1,
+            f"allocate.objective=rank needs micro-batches of one cluster, so either "
+            f"cluster.num_clusters={clusters} = allocate.num_workers={workers}, or "
+            f"allocate.micro_batch={self.allocate.micro_batch} = 1",
+        )
+        require(
+            not rank or self.allocate.schedule != "dealt",
             "allocate.objective=rank needs rows of one cluster on a worker, which "
             "allocate.schedule=dealt does not give; use allocate.schedule=pinned",
         )
 
 
-def check_paths(config: Config) -> None:
-    """Check that the rows are there and the output folder is ours, before any work."""
+def check_paths(config: Config, overrides: Sequence[str] = ()) -> None:
+    """Check that the rows are there and the output folder is ours, before any work.
+
+    Raises
+    ------
+    ConfigurationError
+        If not; or if the folder holds the set of other data, and its name was not asked for.
+    """
     find(config.rows.path)
-    check_out(Path(config.out))
+    out = Path(config.out)
+    check_out(out)
+    named = any(override.startswith(("name=", "out=")) for override in overrides)
+    if named or not is_published(out):
+        return
+    before = Path(read_manifest(out)["settings"]["rows"]["path"])
+    require(
+        before.resolve() == Path(config.rows.path).resolve(),
+        f"{out} holds the set of {before}, which that of rows.path={config.rows.path} would "
+        f"replace; give this run another name=... (NAME=... with make), or name={config.name} "
+        f"to replace it",
+    )
 
 
 def settings_of(config: Config) -> dict[str, Any]:
@@ -153,6 +187,9 @@ def compose_raw(overrides: Sequence[str]) -> DictConfig:
     """Compose without the checks of ranges: what `--cfg` prints."""
     _register()
     overrides = [_as_group(override) for override in overrides]
+    keys = {override.partition("=")[0] for override in overrides}
+    if "allocate.budget" in keys and "allocate.ratio" not in keys:
+        overrides.append("allocate.ratio=null")  # instead of the one of an experiment
     for override in overrides:
         _check_form(override)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
@@ -176,7 +213,7 @@ def _register() -> None:
     for name, selector in selector_classes().items():
         store.store(group="allocate/selector", name=name, node=selector)
     OmegaConf.register_new_resolver("stem", _stem, replace=True)
-    OmegaConf.register_new_resolver("cores", lambda: os.cpu_count() or 1, replace=True)
+    OmegaConf.register_new_resolver("cores", lambda: len(os.sched_getaffinity(0)), replace=True)
 
 
 def _stem(path: str) -> str:
@@ -225,6 +262,9 @@ def _told(error: Exception, override: str, known: DictConfig) -> str:
         wanted = text.rsplit(" ", 1)[-1].lower()
         kind = {"integer": "a whole number", "float": "a number", "boolean": "true or false"}
         return f"{key}={value} must be {kind.get(wanted, wanted)}"
+    if isinstance(error, OverrideParseException) or "Ambiguous value" in str(error):
+        quoted = value.strip("'\"")
+        return f"{override} cannot be read; quote the value: '{key}=\"{quoted}\"'"
     where = f"{override}: " if override else ""
     return f"{where}{text}; see `python -m pipeline --help`"
 

@@ -19,10 +19,11 @@ from stages.allocate.stage import ALLOCATE_STAGE
 from stages.cluster.stage import CLUSTER_STAGE
 from stages.contract.artifact import MANIFEST, Artifact
 from stages.contract.draft import Draft
+from stages.contract.errors import DraftGone
 from stages.contract.fingerprint import artifact_key
 from stages.contract.parts import Facts, Outcome, PartSpec, Receipt
 from stages.contract.stage import Stage
-from stages.embed.checkpoint import resolve_model
+from stages.embed.checkpoint import check_max_length, resolve_model
 from stages.embed.stage import EMBED, EmbedSettings
 from stages.rows.stage import ROWS, RowsSettings
 from stages.shards.publish import publish
@@ -117,6 +118,7 @@ def stage_settings(name: str, config: Config) -> Any:
         return ShardsSettings(config.allocate.num_workers)
     folder = resolve_model(config.model.path, Path(config.models))
     if name == "tokens":
+        check_max_length(folder, config.tokens.max_length)
         return TokensSettings(tokens=config.tokens, tokenizer=folder)
     gpus = config.compute.gpus_per_worker
     return EmbedSettings(
@@ -156,7 +158,7 @@ def run_stage(
             parent=inputs[stage.reads[0]] if stage.reads else None,
             keeps_order=stage.keeps_order,
         )
-    except Exception:
+    except (DraftGone, FileNotFoundError):
         # Two runs of one key share a draft; when the other commits it, ours is gone.
         if not (final / MANIFEST).exists():
             raise

@@ -7,6 +7,9 @@ from evenshard.shards import ShardError, read_manifest
 from pipeline.config import compose_raw
 from stages.contract.errors import ConfigurationError
 
+LOCATION = ("name", "out", "rows.path")
+GROUPS = {"rows", "tokens", "model", "embed", "cluster", "allocate", "compute", "allocate.selector"}
+
 
 def earlier_overrides(overrides: Sequence[str]) -> list[str]:
     """Find the overrides of the run that `name=` (or `out=`) names, and put new ones on top.
@@ -17,9 +20,9 @@ def earlier_overrides(overrides: Sequence[str]) -> list[str]:
         If no name is given, or there is no such run.
     """
     given = dict(_split(override) for override in overrides)
-    if "name" not in given and "out" not in given:
+    location = [f"{key}={value}" for key, value in given.items() if key in LOCATION]
+    if not location:
         raise ConfigurationError("reshard needs name=<run>: which run is to be cut anew?")
-    location = [f"{key}={value}" for key, value in given.items() if key in ("name", "out")]
     out = Path(compose_raw(location).out)
     try:
         manifest = read_manifest(out)
@@ -28,15 +31,24 @@ def earlier_overrides(overrides: Sequence[str]) -> list[str]:
             f"name={given.get('name', out.name)}: there is no finished run in {out}; "
             f"curate it first ({error})"
         ) from error
-    return merge(manifest["overrides"], overrides)
+    named = [] if "name" in given else [f"name={manifest['name']}"]
+    return merge(manifest["overrides"], [*named, *overrides])
 
 
 def merge(earlier: Sequence[str], later: Sequence[str]) -> list[str]:
-    """Let later overrides of a key replace earlier ones; budget and ratio replace each other."""
+    """Let later overrides of a key replace earlier ones.
+
+    A choice of a group replaces what was set inside it; budget and ratio replace each other.
+    """
     replaced = {_split(override)[0] for override in later}
     if replaced & {"allocate.ratio", "allocate.budget"}:
         replaced |= {"allocate.ratio", "allocate.budget"}
-    kept = [override for override in earlier if _split(override)[0] not in replaced]
+    groups = tuple(f"{key}." for key in replaced & GROUPS)
+    kept = [
+        override
+        for override in earlier
+        if _split(override)[0] not in replaced and not _split(override)[0].startswith(groups)
+    ]
     return [*kept, *later]
 
 

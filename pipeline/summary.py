@@ -1,5 +1,7 @@
 """The closing words of a run: what each stage did, what was asked and got, and what to do next."""
 
+from pathlib import Path
+
 from pipeline.plan import RunReport
 from pipeline.progress import clock, compact
 
@@ -52,11 +54,12 @@ def _figures(report: RunReport) -> str:
 
 def _next(report: RunReport) -> str:
     out, name = report.out, report.manifest["name"]
+    run = f"NAME={name}" if out == Path("data/curated") / name else f"ARGS=out={out}"
     return "\n".join(
         [
             f"The shards are in {out}. To use them:",
             f'  evenshard.load_shard("{out}", rank)  # input_ids, labels, weight of one worker',
-            f"  make verify NAME={name}                 # check every promise of the folder",
-            f"  make reshard NAME={name} WORLD_SIZE=8   # other workers, without the model",
+            f"  make verify {run}                 # check every promise of the folder",
+            f"  make reshard {run} WORLD_SIZE=8   # other workers, without the model",
         ]
     )

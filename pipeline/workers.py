@@ -5,6 +5,7 @@ a part, writes it, and returns a few numbers. No array and no text crosses Ray.
 """
 
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config import ComputeConfig
-from stages.contract.errors import ConfigurationError, DataError
+from stages.contract.errors import ConfigurationError, DataError, DraftGone
 from stages.contract.parts import PartSpec, Receipt, Worker
 
 log = logging.getLogger(__name__)
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 TRIES_PER_PART = 3
 SECONDS_UNTIL_WORD = 60.0
 OBJECT_STORE_BYTES = 256 << 20
+# Errors that end the work at once, since no other part would fare better.
+FOR_PEOPLE = (ConfigurationError, DataError, DraftGone)
 
 
 class PartsFailed(RuntimeError):
@@ -74,7 +77,7 @@ def _in_process(make: Callable[[], Worker], parts: Sequence[PartSpec]) -> Iterat
     for spec in parts:
         try:
             receipt = work(spec)
-        except (ConfigurationError, DataError):
+        except FOR_PEOPLE:
             raise
         except Exception as error:
             log.exception("part %d failed", spec.index)
@@ -152,7 +155,7 @@ class _Crew:
         self.size = min(compute.workers, len(parts))
         self.deaths_left = TRIES_PER_PART * self.size
         self.tasks: dict[Any, _Task] = {}
-        connect(compute.address)
+        connect(compute.address, num_cpus=math.ceil(self.size * self.cpus))
         self._check_room(compute)
 
     def run(self) -> Iterator[Receipt]:
@@ -212,7 +215,7 @@ class _Crew:
             receipt = ray.get(reference)
         except RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
-            if task.spec is None or isinstance(cause, (ConfigurationError, DataError)):
+            if task.spec is None or isinstance(cause, FOR_PEOPLE):
                 ray.kill(task.actor)
                 raise cause from error
             log.error("part %d failed: %s", task.spec.index, error)
@@ -258,8 +261,17 @@ class _Crew:
             log.warning("still waiting for %s since %.0f s", what, now - task.since)
 
 
-def connect(address: str) -> None:
-    """Join a Ray cluster, or start one on this machine that listens on loopback only."""
+def connect(address: str, *, num_cpus: int) -> None:
+    """Join a Ray cluster, or start one on this machine that listens on loopback only.
+
+    Parameters
+    ----------
+    address : str
+        Of the cluster; empty to start one.
+    num_cpus : int
+        Slots that the workers need. A cluster of our own has at least so many: on a machine
+        with fewer cores the workers share them, since they were asked for.
+    """
     import ray
 
     if ray.is_initialized():
@@ -270,6 +282,7 @@ def connect(address: str) -> None:
         return
     ray.init(
         address="local",
+        num_cpus=max(num_cpus, len(os.sched_getaffinity(0))),
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
         logging_level=logging.ERROR,

@@ -37,11 +37,12 @@ def overrides(output: str, verb: str) -> str:
     [
         ([], ""),
         (["DATASET=a b/*.jsonl"], "'rows.path=\"a b/*.jsonl\"'"),
-        (["NAME=mine"], "'name=mine'"),
+        (["NAME=mine"], "'name=\"mine\"'"),
+        (["DATASET=it's \"a\".jsonl"], "'rows.path=\"it'\\''s \\\"a\\\".jsonl\"'"),
         (["MODEL=org/name"], "'model.path=\"org/name\"'"),
         (["WORLD_SIZE=8"], "'allocate.num_workers=8'"),
         (["RATIO=0.5"], "'allocate.ratio=0.5'"),
-        (["BUDGET=50%"], "'allocate.budget=50%'"),
+        (["BUDGET=50%"], "'allocate.budget=\"50%\"'"),
         (["ARGS=rows.limit=3 experiment=paper"], "rows.limit=3 experiment=paper"),
     ],
 )
@@ -55,13 +56,14 @@ def test_the_environment_sets_nothing() -> None:
     assert overrides(output, "curate") == ""
 
 
-def test_reshard_and_verify_mean_the_sample_unless_named() -> None:
-    assert overrides(dry("reshard", "WORLD_SIZE=8"), "reshard") == (
-        "name=sample 'allocate.num_workers=8'"
-    )
-    assert overrides(dry("reshard", "NAME=x"), "reshard") == "'name=x'"
-    assert "evenshard verify data/curated/sample" in dry("verify")
-    assert "evenshard verify data/curated/x" in dry("verify", "NAME=x")
+def test_reshard_and_verify_mean_the_sample_unless_a_run_is_meant() -> None:
+    sample = "name=sample 'allocate.num_workers=8'"
+    assert overrides(dry("reshard", "WORLD_SIZE=8"), "reshard") == sample
+    assert overrides(dry("reshard", "NAME=x"), "reshard") == "'name=\"x\"'"
+    assert overrides(dry("reshard", "DATASET=x.jsonl"), "reshard") == "'rows.path=\"x.jsonl\"'"
+    assert overrides(dry("reshard", "ARGS=out=/x"), "reshard") == "out=/x"
+    assert overrides(dry("verify"), "verify") == ""
+    assert overrides(dry("verify", "NAME=x"), "verify") == "'name=\"x\"'"
 
 
 def test_help_lists_every_target_and_variable() -> None:

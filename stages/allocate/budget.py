@@ -83,7 +83,7 @@ def parse_budget(text: str) -> Asked:
         )
     number, unit = match["number"], match["unit"]
     amount = Fraction(number)
-    whole = number.isdigit()
+    whole = "." not in number and amount.denominator == 1
     if unit == "%":
         kind, amount = "share", amount / 100
     elif unit in ("rows", "tokens"):

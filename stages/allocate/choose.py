@@ -1,5 +1,6 @@
 """From what was asked to exactly so many rows: the selector is called, and held to its promises."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from stages.allocate.budget import Asked, StepShape, asked_rows, whole_steps
 from stages.allocate.candidates import Budget, Candidates, IntArray, Selector
 from stages.allocate.quota import equal_rows
 from stages.contract.errors import DataError
+
+log = logging.getLogger(__name__)
 
 SELECT_STREAM = 0
 
@@ -81,9 +84,12 @@ def choose(
                 f"allocate.budget=50%, or raise cluster.min_rows"
             )
         return select(rows)
-    return select(
-        whole_steps(asked_rows(asked, candidates.num_rows), asked, step, candidates.num_rows)
-    )
+    rows = asked_rows(asked, candidates.num_rows)
+    if rows > candidates.num_rows:
+        # The budget fitted the rows before the pass; the pass has rejected some since.
+        log.warning("allocate: %s, only %d rows are left", asked.text, candidates.num_rows)
+        rows = candidates.num_rows
+    return select(whole_steps(rows, asked, step, candidates.num_rows))
 
 
 def fit_tokens(

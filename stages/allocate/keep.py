@@ -51,7 +51,7 @@ def keep_rows(
         far = quota - near
         chosen = np.concatenate([order[:near], order[order.size - far :]])
     elif rule == "random":
-        chosen = rng.choice(distances.size, quota, replace=False)
+        chosen = rng.permutation(distances.size)[:quota]
     elif rule == "largest_norm":
         chosen = np.lexsort((rows, -norms))[:quota]
     else:

@@ -65,30 +65,29 @@ def build_schedule(
     kind : str
         auto, pinned or dealt.
     objective : str
-        rank needs pinned; auto then chooses it where it is possible.
+        rank needs pinned, and auto then chooses it.
     rng : numpy.random.Generator
         Orders steps and workers.
 
     Raises
     ------
     DataError
-        If pinned is asked and not possible.
+        If pinned is asked, or needed, and not possible.
     """
     quotas = np.bincount(clusters, minlength=num_clusters).astype(np.int64)
     obstacle = pinned_obstacle(quotas, step.num_workers)
-    if kind == "pinned" or (kind == "auto" and objective == "rank" and obstacle is None):
+    if kind == "pinned" or (kind == "auto" and objective == "rank"):
         if obstacle is not None:
             raise DataError(
                 f"allocate.schedule=pinned is not possible: {obstacle}; use "
-                f"allocate.schedule=dealt, or ask by allocate.ratio"
+                f"allocate.schedule=dealt (with allocate.objective=sample), or ask by "
+                f"allocate.ratio"
             )
         groups = [np.arange(r, num_clusters, step.num_workers) for r in range(step.num_workers)]
         reason = "asked" if kind == "pinned" else "the objective rank needs it"
         plan, window = _pinned_plan(clusters, num_tokens, groups, step, rng)
         return Schedule("pinned", reason, window, plan)
     reason = "asked" if kind == "dealt" else "it evens out tokens; pinned is for the objective rank"
-    if kind == "auto" and objective == "rank":
-        reason = f"pinned is not possible: {obstacle}"
     num_steps = clusters.size // step.rows
     window = needed_window(quotas, num_steps, step.rows)
     counts = windowed_counts(quotas, num_steps, window)

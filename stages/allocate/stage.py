@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from stages.allocate.budget import Asked, StepShape, exact, parse_budget
@@ -159,17 +158,6 @@ def read_candidates(inputs: Mapping[str, Artifact]) -> tuple[Candidates, IntArra
     mean = read_mean(embed) if params["center"] else None
     space = Space(embed, bool(params["normalize"]), mean)
 
-    def read_embeddings(places: IntArray) -> npt.NDArray[np.float32]:
-        wanted = row_ids[places]
-        pieces = []
-        for part in embed.parts:
-            first, last = np.searchsorted(wanted, [part.start, part.stop])
-            if first < last:
-                inside = row_ids[slice(*np.searchsorted(row_ids, [part.start, part.stop]))]
-                rows = space.read(part.start, part.stop)
-                pieces.append(rows[np.searchsorted(inside, wanted[first:last])])
-        return np.concatenate(pieces)
-
     centers = np.stack(cluster.side("centers.parquet")["center"].to_numpy()).astype(np.float32)
     candidates = Candidates(
         cluster=cluster.array("cluster"),
@@ -178,7 +166,7 @@ def read_candidates(inputs: Mapping[str, Artifact]) -> tuple[Candidates, IntArra
         num_tokens=tokens.array("num_tokens")[token_places].astype(np.int64),
         centers=centers,
         read_signal=embed.array,
-        read_embeddings=read_embeddings,
+        read_embeddings=lambda places: space.read_rows(row_ids[places]),
     )
     return candidates, row_ids
 
@@ -201,7 +189,6 @@ def describe(
         "rows": int(selection.rows.size),
         "candidates": candidates.num_rows,
         "tokens": tokens,
-        "candidate_tokens": int(candidates.num_tokens.sum()),
         "steps_per_epoch": int(schedule.plan.shape[0]),
         "selector": type(settings.selector).__name__,
         "weights": {

@@ -22,7 +22,7 @@ from stages.cluster.kmeans import (
 from stages.cluster.worker import Nearest, find_nearest
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
-from stages.contract.errors import require_at_least, require_one_of
+from stages.contract.errors import require, require_at_least, require_one_of
 from stages.contract.fingerprint import section_params
 from stages.contract.parts import Facts, Outcome, Receipt, Run, Spread, cut
 from stages.contract.schemas import CENTERS, CLUSTER
@@ -79,7 +79,11 @@ class ClusterConfig:
         """Check each field by itself."""
         for name in ("num_clusters", "n_init", "candidates"):
             require_at_least(f"cluster.{name}", getattr(self, name), 1)
-        require_at_least("cluster.slack", self.slack, 0.0)
+        require(
+            0.0 <= self.slack < float("inf"),
+            f"cluster.slack={self.slack} must be >= 0 and finite; for no cap set it to "
+            f"cluster.num_clusters",
+        )
         require_at_least("cluster.min_rows", self.min_rows, 0)
         require_at_least("cluster.fit_rows", self.fit_rows, self.num_clusters)
         require_one_of("cluster.restore_count", self.restore_count, ("auto", "yes", "no"))
@@ -222,9 +226,7 @@ def cap_clusters(
     labels, distances = capped_labels(nearest.candidates, nearest.distances, capacity, num_clusters)
     rest = np.flatnonzero(labels < 0)
     if rest.size:
-        row_ids = space.embed.array("row_id")[rest]
-        rows = [space.read(int(row_id), int(row_id) + 1) for row_id in row_ids]
-        to_all = distances_to(np.concatenate(rows), centers)
+        to_all = distances_to(space.read_rows(space.embed.array("row_id")[rest]), centers)
         labels[rest], distances[rest] = place_rest(labels, to_all, capacity)
     log.info("cluster: the soft cap of %d rows was applied", capacity)
     return labels, distances

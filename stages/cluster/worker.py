@@ -15,7 +15,7 @@ from stages.contract.parts import PartSpec, Receipt, Spread, Worker
 from stages.contract.tables import Layout
 from stages.embed.reading import Space
 
-ROWS_PER_ASSIGNMENT = 100_000
+BYTES_PER_ASSIGNMENT = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,11 @@ def find_nearest(
     scratch files are named by the centres, so that a pass of a killed run is found again.
     """
     ends = [part.stop for part in space.embed.parts]
-    starts = range(0, ends[-1], ROWS_PER_ASSIGNMENT)
+    num_rows = max(1, BYTES_PER_ASSIGNMENT // (4 * space.dim))
+    starts = range(0, ends[-1], num_rows)
     name = f"nearest-{num_candidates}-{hash_of(centers)}"
     parts = [
-        PartSpec(i, a, min(a + ROWS_PER_ASSIGNMENT, ends[-1]), f"{name}-{i:05d}.parquet")
+        PartSpec(i, a, min(a + num_rows, ends[-1]), f"{name}-{i:05d}.parquet")
         for i, a in enumerate(starts)
     ]
     make = functools.partial(_make_worker, space, centers, num_candidates, draft)

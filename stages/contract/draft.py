@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.contract.artifact import MANIFEST, Artifact
-from stages.contract.errors import DataError
+from stages.contract.errors import DataError, DraftGone
 from stages.contract.fingerprint import file_sha256
 from stages.contract.parts import Facts, Outcome, PartSpec, Receipt
 from stages.contract.tables import Layout, sync_folder, write_table
@@ -68,10 +68,13 @@ class Draft:
         stats : mapping, optional
             Counts that the stage wants to see again, also after a resume.
         """
-        entries = []
-        for name, side in (sides or {}).items():
-            entries.append(self.write_side(name, side))
-        write_table(table, self.path / spec.name, layout)
+        self._check_there()
+        entries = [self.write_side(name, side) for name, side in (sides or {}).items()]
+        try:
+            write_table(table, self.path / spec.name, layout)
+        except FileNotFoundError:
+            self._check_there()
+            raise
         record = {
             **dataclasses.asdict(spec),
             **_file_facts(self.path / spec.name, table.num_rows),
@@ -117,7 +120,10 @@ class Draft:
         ------
         DataError
             If a part is missing, or its row ids are not what the contract says.
+        DraftGone
+            If another run of the same key was quicker.
         """
+        self._check_there()
         records = [self._committed_record(spec) for spec in outcome.parts]
         _check_row_ids(self.path, outcome.parts, parent, keeps_order)
         sides = [side for record in records for side in record.pop("sides")]
@@ -147,6 +153,10 @@ class Draft:
             _remove_strangers(final, {MANIFEST, *(e["name"] for e in [*records, *sides])})
         sync_folder(final.parent)
         return Artifact.open(final)
+
+    def _check_there(self) -> None:
+        if not self.path.exists():
+            raise DraftGone(f"{self.path} is gone: another run has finished it")
 
     def _record(self, spec: PartSpec) -> Facts | None:
         file = self.path / _record_name(spec.name)

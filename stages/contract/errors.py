@@ -15,6 +15,10 @@ class DataError(ValueError):
     """The rows do not allow what was asked; the message names the numbers and the remedy."""
 
 
+class DraftGone(RuntimeError):
+    """The folder that is being written is no longer there: another run of its key has ended."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raise `ConfigurationError` with `message` unless `condition` holds."""
     if not condition:

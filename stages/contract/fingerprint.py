@@ -74,7 +74,10 @@ def file_sha256(path: Path) -> str:
 
 
 def cached_sha256(path: Path, cache: Path) -> str:
-    """Hash a large file once, as long as its size and time of change (in ns) stay the same.
+    """Hash a large file once, as long as its place, size and times (in ns) stay the same.
+
+    The time of the last change of the inode counts too: copying tools set the time of the
+    contents back, never that one.
 
     Parameters
     ----------
@@ -84,7 +87,8 @@ def cached_sha256(path: Path, cache: Path) -> str:
         A folder that remembers hashes; it is made if missing and may be deleted at any time.
     """
     stat = path.stat()
-    label = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
+    facts = (path.resolve(), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    label = "\0".join(map(str, facts))
     entry = cache / hashlib.sha256(label.encode()).hexdigest()[:32]
     if entry.exists():
         remembered = entry.read_text()

@@ -46,7 +46,7 @@ def check_model_path(path: str) -> None:
                 f"model.path={path} holds no *.safetensors; pickled weights are never loaded, "
                 f"save the model with safe_serialization=True"
             )
-    elif not HUB_NAME.match(path) or path.startswith((".", "/")):
+    elif not HUB_NAME.match(path) or path[0] in "./" or Path(Path(path).parts[0]).is_dir():
         raise ConfigurationError(
             f"model.path={path} does not exist; give a folder, a hub name such as org/name, or "
             f"{EMBEDDED} for the embedded model"
@@ -130,6 +130,25 @@ def vocabulary_size(folder: Path) -> int | None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
     return int(size) if size is not None else None
+
+
+def check_max_length(folder: Path, max_length: int) -> None:
+    """Check that the model has a position for every token of the longest row.
+
+    Raises
+    ------
+    ConfigurationError
+        If `tokens.max_length` is above the positions that the model's config states.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    texts = [config, config.get("text_config", {})]
+    names = ("max_position_embeddings", "n_positions")
+    positions = [text[name] for text in texts for name in names if text.get(name)]
+    if positions and max_length > positions[0]:
+        raise ConfigurationError(
+            f"tokens.max_length={max_length} must be <= {positions[0]}, the positions of the "
+            f"model; set tokens.max_length={positions[0]}"
+        )
 
 
 def weights_sha256(folder: Path, hash_cache: Path) -> dict[str, str]:

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from stages.embed.sketch import Sketch, fold_residuals
 
-FEATURES = ("target_row", "hidden_mean", "head_sketch")
 Head = Callable[[Tensor], Tensor]
 
 
@@ -89,7 +88,7 @@ def row_features(
     head : callable
         (C, H) -> logits (C, V).
     feature : str
-        One of `FEATURES`.
+        target_row, hidden_mean or head_sketch.
     chunk : int
         Positions per chunk of logits.
     sketch : Sketch, optional
@@ -139,6 +138,9 @@ def position_signals(
         wrong_p_C = others_C / sums_C
         residual_C = (_row_dot(others_CV, others_CV) + others_C.square()).sqrt() / sums_C
         mean_shifted_C = (_row_dot(others_CV, shifted_CV) + exp_target_C * target_C) / sums_C
+        if mean_shifted_C.isnan().any():  # a model that masks logits by -inf: 0 * -inf is NaN
+            finite_CV = torch.where(others_CV > 0.0, shifted_CV, 0.0)
+            mean_shifted_C = (_row_dot(others_CV, finite_CV) + exp_target_C * target_C) / sums_C
         pieces.append(
             torch.stack(
                 [

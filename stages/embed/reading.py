@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from stages.contract.artifact import Artifact
 
@@ -59,6 +60,23 @@ class Space:
     def read(self, start: int, stop: int) -> FloatArray:
         """Read the prepared embeddings of the rows whose id lies in [start, stop)."""
         return self.prepare(matrix(self.embed.read(["embedding"], start=start, stop=stop)))
+
+    def read_rows(self, row_ids: npt.NDArray[np.int64]) -> FloatArray:
+        """Read the prepared embeddings of some rows, given in increasing order, part by part."""
+        pieces = [np.empty((0, self.dim), np.float32)]
+        for part in self.embed.parts:
+            first, last = np.searchsorted(row_ids, [part.start, part.stop])
+            if first < last:
+                table = self.embed.read(["row_id", "embedding"], start=part.start, stop=part.stop)
+                inside = np.searchsorted(table["row_id"].to_numpy(), row_ids[first:last])
+                pieces.append(self.prepare(matrix(table)[inside]))
+        return np.concatenate(pieces)
+
+    @property
+    def dim(self) -> int:
+        """Size of an embedding."""
+        schema = pq.read_schema(self.embed.path / self.embed.parts[0].name)
+        return int(schema.field("embedding").type.list_size)
 
     def prepare(self, embeddings: FloatArray) -> FloatArray:
         """Centre and normalise raw embeddings."""

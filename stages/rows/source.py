@@ -67,7 +67,8 @@ def find(path: str) -> tuple[Found, ...]:
         return _in_folder(place)
     if glob.has_magic(path):
         return _matching(str(place))
-    if _HUB_NAME.fullmatch(path) and not suffix_of(place):
+    # A first part that is a folder here is a mistyped path, not somebody's name on a hub.
+    if _HUB_NAME.fullmatch(path) and not suffix_of(place) and not Path(place.parts[0]).is_dir():
         return (Found(path, Path(path), on_hub=True),)
     raise ConfigurationError(
         f"rows.path={path} does not exist; give a file, a folder, a glob or a hub name (org/name)"

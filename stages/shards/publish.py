@@ -1,6 +1,7 @@
 """From the store to the folder that a user takes away: shards, manifest, card, rejects."""
 
 import json
+import logging
 import os
 import shutil
 import uuid
@@ -20,6 +21,10 @@ from stages.contract.parts import Facts
 from stages.contract.schemas import REJECTS as REJECTS_SCHEMA
 from stages.contract.tables import Layout, sync_folder, write_table
 from stages.shards.card import build_card, build_manifest
+
+log = logging.getLogger(__name__)
+
+CARD, REPORT = "README.md", "report.html"
 
 
 def check_out(out: Path) -> None:
@@ -71,7 +76,9 @@ def publish(
     name, seed, settings, overrides, versions
         See `build_manifest`.
     """
+    out = out.resolve()  # a link to another disk stays a link
     out.parent.mkdir(parents=True, exist_ok=True)
+    recover(out)
     draft = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
     draft.mkdir()
     try:
@@ -88,7 +95,10 @@ def publish(
             keys={stage: artifact.key for stage, artifact in artifacts.items()},
             versions=versions,
         )
-        (draft / "README.md").write_text(build_card(manifest), encoding="utf-8")
+        if is_unchanged(out, manifest):
+            log.info("publish  unchanged %s", out)
+            return manifest
+        (draft / CARD).write_text(build_card(manifest), encoding="utf-8")
         write_json(draft / MANIFEST, manifest)
         sync_folder(draft)
         swap(draft, out)
@@ -97,16 +107,59 @@ def publish(
     return manifest
 
 
+def is_unchanged(out: Path, manifest: Manifest) -> bool:
+    """Say whether a folder already holds just this set."""
+    if not is_published(out):
+        return False
+    sizes = {worker["file"]: worker["num_bytes"] for worker in manifest["workers"]}
+    return (
+        json.loads((out / MANIFEST).read_text(encoding="utf-8")) == manifest
+        and all((out / name).is_file() for name in (CARD, REJECTS, *sizes))
+        and all((out / name).stat().st_size == size for name, size in sizes.items())
+    )
+
+
 def swap(draft: Path, out: Path) -> None:
-    """Put a finished folder in the place of an older one; a reader never meets a mix."""
-    if out.exists():
-        old = out.with_name(f".{out.name}.{uuid.uuid4().hex}.old")
-        os.rename(out, old)
+    """Put a finished folder in the place of an older one; a reader never meets a mix.
+
+    Files of the older folder that evenshard did not write move along.
+    """
+    if not out.exists():
         os.rename(draft, out)
-        shutil.rmtree(old)
-    else:
+        sync_folder(out.parent)
+        return
+    ours = _own_files(out)
+    old = out.with_name(f".{out.name}.{uuid.uuid4().hex}.old")
+    os.rename(out, old)
+    try:
         os.rename(draft, out)
+    except OSError:
+        if not is_published(out):  # else another run of this name was quicker
+            os.rename(old, out)
+            raise
+    for child in old.iterdir():
+        if child.name not in ours and not (out / child.name).exists():
+            os.rename(child, out / child.name)
+    shutil.rmtree(old)
     sync_folder(out.parent)
+
+
+def recover(out: Path) -> None:
+    """Put back the older folder, where a run was killed between the two renames of `swap`."""
+    if out.exists():
+        return
+    for old in sorted(out.parent.glob(f".{out.name}.*.old")):
+        os.rename(old, out)
+        return
+
+
+def _own_files(out: Path) -> set[str]:
+    """Name the files of a published set, those of another world size too."""
+    if not is_published(out):
+        return set()
+    manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+    workers = {worker["file"] for worker in manifest["workers"]}
+    return {MANIFEST, CARD, REJECTS, REPORT, *workers}
 
 
 def _copy_shards(shards: Artifact, draft: Path) -> list[WorkerFacts]:

@@ -17,7 +17,22 @@ from stages.contract.stage import Stage, work_through
 from stages.contract.tables import Layout
 
 ROW_COLUMNS = ("row_id", "source", "uid", "messages", "meta", "multiplicity")
+ROWS_PER_SLICE = 1000
 TOKEN_COLUMNS = ("row_id", "input_ids", "labels", "num_tokens")
+
+
+def wide(kind: pa.DataType) -> pa.DataType:
+    """Give the same type with 64-bit offsets, for columns of more than 2 GiB."""
+    if pa.types.is_string(kind):
+        return pa.large_string()
+    if pa.types.is_list(kind):
+        return pa.large_list(wide(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, wide(field.type)) for field in kind])
+    return kind
+
+
+WIDE_SCHEMA = pa.schema([(field.name, wide(field.type)) for field in SHARD_SCHEMA])
 
 
 @dataclass(frozen=True)
@@ -87,8 +102,12 @@ def shard_table(allocate: Artifact, rows: Artifact, tokens: Artifact, *, worker:
         )
         columns.update({name: found[name] for name in names})
     order = np.argsort(mine["position"].to_numpy())
-    table = pa.table({name: columns[name] for name in SHARD_SCHEMA.names})
-    return table.take(order).cast(SHARD_SCHEMA)
+    table = pa.table({name: columns[name] for name in SHARD_SCHEMA.names}).cast(WIDE_SCHEMA)
+    table = table.combine_chunks()
+    # A shard's columns have 32-bit offsets: cast a slice at a time, never all text at once.
+    starts = range(0, order.size, ROWS_PER_SLICE)
+    slices = [order[start : start + ROWS_PER_SLICE] for start in starts]
+    return pa.concat_tables([table.take(rows).cast(SHARD_SCHEMA) for rows in slices])
 
 
 SHARDS = Stage(

@@ -109,7 +109,8 @@ def complaint(
     if facts["kept"]:
         share = rejected / num_rows
         relation = f"{share:.1%}, and tokens.max_reject_fraction={max_reject_fraction}"
-        remedies = ["look at these rows", f"set tokens.max_reject_fraction to {share:.3f} or more"]
+        enough = np.ceil(share * 1000) / 1000
+        remedies = ["look at these rows", f"set tokens.max_reject_fraction={enough:g} or more"]
     else:
         relation = "none is left"
         remedies = ["look at these rows and at tokens.template"]

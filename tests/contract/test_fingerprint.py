@@ -185,6 +185,17 @@ def test_a_remembered_hash_is_forgotten_when_the_file_changes(tmp_path: Path) ->
     assert cached_sha256(path, cache) == file_sha256(path) != first
 
 
+def test_a_copy_that_keeps_the_time_of_its_contents_is_hashed_anew(tmp_path: Path) -> None:
+    """As `cp -p` and `rsync -a` leave it: same size, same time, other bytes."""
+    path, cache = tmp_path / "file", tmp_path / "cache"
+    path.write_bytes(b"aaaa")
+    os.utime(path, ns=(1, 1))
+    first = cached_sha256(path, cache)
+    path.write_bytes(b"bbbb")
+    os.utime(path, ns=(1, 1))
+    assert cached_sha256(path, cache) == file_sha256(path) != first
+
+
 def test_a_broken_entry_of_the_cache_is_made_again(tmp_path: Path) -> None:
     path, cache = tmp_path / "file", tmp_path / "cache"
     path.write_bytes(b"abc")

@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from stages.contract.errors import ConfigurationError
-from stages.embed.checkpoint import check_model_path, resolve_model, vocabulary_size
+from stages.embed.checkpoint import (
+    check_max_length,
+    check_model_path,
+    resolve_model,
+    vocabulary_size,
+)
 from stages.embed.stage import check_vocabulary
 from tests.artifacts import save, tokens_table
 from tests.tiny import tiny_tokenizer
@@ -61,6 +66,18 @@ def test_the_vocabulary_is_read_from_the_config(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert vocabulary_size(tmp_path) == size
+
+
+@pytest.mark.parametrize("name", ["max_position_embeddings", "n_positions"])
+def test_rows_longer_than_the_positions_are_refused_before_tokenising(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({name: 1024}))
+    check_max_length(tmp_path, 1024)
+    with pytest.raises(ConfigurationError, match=r"set tokens\.max_length=1024"):
+        check_max_length(tmp_path, 2048)
+    (tmp_path / "config.json").write_text("{}")
+    check_max_length(tmp_path, 10**6)
 
 
 def test_a_token_beyond_the_vocabulary_stops_before_the_model(tmp_path: Path) -> None:

@@ -162,6 +162,25 @@ def test_hidden_mean_by_hand():
     np.testing.assert_allclose(got.embedding, [[2.0, -1.0], [1.0, 0.0]], rtol=1e-6)
 
 
+def test_a_model_that_masks_logits_has_finite_signals():
+    """Some models set the logits of unused tokens to -inf; 0 * -inf must not spoil the row."""
+    hidden = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    weight = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+
+    def masked(states):
+        logits = states @ weight.T
+        logits[:, 5] = -torch.inf
+        return logits
+
+    options = {"feature": "target_row", "chunk": 3}
+    targets = torch.tensor([0, 1, 2, 3])
+    got = row_features(hidden, targets, [2, 2], masked, **options)
+    plain = row_features(hidden, targets, [2, 2], lambda states: states @ weight[:5].T, **options)
+    for name, values in got.signals.items():
+        assert torch.allclose(values, plain.signals[name], atol=1e-6), name
+    assert torch.allclose(got.embedding, plain.embedding, atol=1e-6)
+
+
 def test_signals_by_hand():
     got = by_hand("target_row").signals
     residual = math.sqrt(0.5**2 + 0.75**2 + 0.25**2)

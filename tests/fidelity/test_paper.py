@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from pipeline.config import compose
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
 from stages.allocate.stage import AllocateConfig
 from stages.cluster.stage import ClusterConfig
@@ -113,7 +114,7 @@ def test_the_preset_says_what_the_paper_says():
     raw = preset._get_node("cluster")._get_node("num_clusters")._value()
     assert raw == "${allocate.num_workers}"
     allocate = paper_allocate(4)
-    assert preset.allocate.selector.keep == "farthest"
+    assert compose(["experiment=paper"]).allocate.selector == ClusterBalanced(keep="farthest")
     assert (allocate.ratio, allocate.budget, allocate.micro_batch) == (1.0, None, 1)
     assert (allocate.schedule, allocate.objective) == ("pinned", "rank")
 

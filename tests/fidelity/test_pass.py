@@ -11,9 +11,10 @@ from torch.utils._pytree import tree_leaves
 
 from stages.contract.parts import cut
 from stages.contract.schemas import SIGNALS
-from stages.embed.features import FEATURES, row_features
+from stages.embed.features import row_features
 from stages.embed.model import wrap_model
 from stages.embed.sketch import make_sketch
+from stages.embed.stage import FEATURES
 from tests.fidelity.passes import CPU, HIDDEN, ROWS, embed, make_rows, make_worker, supervised
 from tests.tiny import VOCAB
 

@@ -1,6 +1,7 @@
 """Every mistake in the configuration stops before any work, names its key and says what to do."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from stages.allocate.selectors.cluster_balanced import ClusterBalanced
 from stages.allocate.selectors.uniform import Uniform
 from stages.contract.errors import ConfigurationError
 from tests.conftest import ROOT
+from tests.evenshard.folders import load_manifest, store_manifest, write_set
 
 MISTAKES = [
     (["allocate.ratoi=0.5"], ["allocate.ratoi", "did you mean allocate.ratio"]),
@@ -31,6 +33,17 @@ MISTAKES = [
     (["allocate/selector=uniform", "allocate.selector.keep=nearest"], ["allocate.selector.keep"]),
     (["allocate.objective=rank", "allocate.schedule=dealt"], ["allocate.objective=rank", "pinned"]),
     (["allocate.schedule=pinned", "cluster.num_clusters=6"], ["cluster.num_clusters=6", "dealt"]),
+    (["allocate.objective=rank", "cluster.num_clusters=6"], ["allocate.objective=rank", "=6"]),
+    (
+        ["allocate.objective=rank", "cluster.num_clusters=8", "allocate.micro_batch=4"],
+        ["allocate.objective=rank", "cluster.num_clusters=8", "allocate.micro_batch=4"],
+    ),
+    (["cluster.slack=inf"], ["cluster.slack=inf", "cluster.num_clusters"]),
+    (["seed=20260101123456"], ["seed=20260101123456", "2**32"]),
+    (["cluster.seed=-1"], ["cluster.seed=-1", "2**32"]),
+    (["model.path=stages/missing"], ["model.path=stages/missing", "does not exist"]),
+    (["rows.path=my file (1).jsonl"], ["rows.path=my file (1).jsonl", "quote the value"]),
+    (["rows.path=a,b.jsonl"], ["rows.path=a,b.jsonl", "quote the value"]),
     (["cluster.num_clusters=0"], ["cluster.num_clusters=0", ">= 1"]),
     (["cluster.num_clusters=2.5"], ["cluster.num_clusters=2.5", "whole number"]),
     (["cluster.fit_rows=2"], ["cluster.fit_rows=2", ">= 4"]),
@@ -68,6 +81,7 @@ def test_a_mistake_names_key_value_and_remedy(overrides: list[str], words: list[
     ("overrides", "words"),
     [
         (["rows.path=nope.jsonl"], ["rows.path=nope.jsonl", "does not exist"]),
+        (["rows.path=stages/missing"], ["rows.path=stages/missing", "does not exist"]),
         (["rows.path=Makefile"], ["rows.path=Makefile"]),
         (["out=stages"], ["out=stages", "did not write"]),
         (["out=Makefile"], ["out=Makefile", "folder"]),
@@ -140,6 +154,37 @@ def test_the_paper_is_one_experiment() -> None:
     assert allocate.selector == ClusterBalanced(keep="farthest")
 
 
+def test_a_budget_takes_the_place_of_an_experiments_ratio() -> None:
+    allocate = compose(["experiment=paper", "allocate.budget=50%"]).allocate
+    assert (allocate.ratio, allocate.budget) == (None, "50%")
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        compose(["experiment=paper", "allocate.budget=50%", "allocate.ratio=0.5"])
+
+
+def test_the_paper_beside_random_is_one_more_override() -> None:
+    assert compose(["experiment=paper", "allocate.selector=uniform"]).allocate.selector == Uniform()
+
+
+def test_another_data_set_of_the_same_name_does_not_replace_a_set(tmp_path: Path) -> None:
+    paths = {}
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        paths[place] = tmp_path / place / "train.jsonl"
+        paths[place].write_text('{"prompt": "p", "completion": "c"}\n')
+    out = tmp_path / "out"
+    out.mkdir()
+    settings = {"rows": {"path": str(paths["a"])}}
+    write_set(out)
+    store_manifest(out, {**load_manifest(out), "settings": settings})
+    config = compose([f"rows.path={paths['b']}"])
+    config.out = str(out)
+    with pytest.raises(ConfigurationError, match=r"give this run another name"):
+        check_paths(config)
+    check_paths(config, ["name=train"])
+    config.rows.path = str(tmp_path / "b" / ".." / "a" / "train.jsonl")
+    check_paths(config)
+
+
 def test_settings_are_plain_values_with_the_class_of_the_selector() -> None:
     settings = settings_of(compose(["allocate.selector=uniform"]))
     assert settings["allocate"]["selector"] == {"class": "Uniform"}
@@ -153,6 +198,13 @@ def test_later_overrides_replace_earlier_ones_of_the_same_key() -> None:
         "rows.limit=40",
         "allocate/selector=uniform",
         "allocate.budget=8rows",
+    ]
+    assert merge(["model.path=/m", "compute.workers=2"], ["model=smollm2", "compute=local"]) == [
+        "model=smollm2",
+        "compute=local",
+    ]
+    assert merge(["allocate.selector.keep=nearest"], ["allocate.selector=uniform"]) == [
+        "allocate.selector=uniform"
     ]
     assert merge(earlier, ["allocate.selector=cluster_balanced"]) == [
         "rows.limit=40",

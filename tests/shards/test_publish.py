@@ -69,7 +69,9 @@ def test_the_manifest_tells_what_was_made(tmp_path: Path) -> None:
 def test_the_convention_of_the_weights_is_that_of_the_objective(
     tmp_path: Path, objective: str
 ) -> None:
-    manifest = make(tmp_path / "store", objective=objective).publish(tmp_path / "out")
+    # As many workers as clusters and equal quotas, which the objective rank needs.
+    made = make(tmp_path / "store", objective=objective, num_workers=3, budget="48rows")
+    manifest = made.publish(tmp_path / "out")
     words = {
         "sample": "divided by the number of rows",
         "token": "number of trained tokens",
@@ -154,6 +156,52 @@ def test_a_new_set_replaces_an_earlier_one_whole(tmp_path: Path) -> None:
     assert set(bytes_of(out)) == {*FILES, *shard_files(2)}
     assert evenshard.verify(out) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "out", "store"]
+
+
+def test_files_of_the_user_outlive_a_new_set(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    make(tmp_path / "store", num_workers=3).publish(out)
+    (out / "notes.txt").write_text("mine")
+    (out / "checkpoint").mkdir()
+    (out / "checkpoint" / "model").write_text("mine too")
+    make(tmp_path / "again", num_workers=2).publish(out)
+    assert (out / "notes.txt").read_text() == "mine"
+    assert (out / "checkpoint" / "model").read_text() == "mine too"
+    assert not list(out.glob("worker-*-of-00003.parquet"))
+    assert evenshard.verify(out) == []
+
+
+def test_the_same_set_again_leaves_the_folder_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    made = make(tmp_path / "store")
+    made.publish(out)
+    before = {path.name: path.stat().st_ino for path in [out, *out.iterdir()]}
+    made.publish(out)
+    assert {path.name: path.stat().st_ino for path in [out, *out.iterdir()]} == before
+    next(out.glob("worker-*")).unlink()  # but a set that lost a file is made whole
+    made.publish(out)
+    assert evenshard.verify(out) == []
+
+
+def test_a_linked_folder_stays_a_link(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    out = tmp_path / "out"
+    out.symlink_to(disk)
+    make(tmp_path / "store", num_workers=3).publish(out)
+    make(tmp_path / "again", num_workers=2).publish(out)
+    assert out.is_symlink() and evenshard.verify(out) == []
+
+
+def test_a_set_caught_between_the_two_renames_is_put_back(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    made = make(tmp_path / "store")
+    made.publish(out)
+    (out / "notes.txt").write_text("mine")
+    out.rename(tmp_path / ".out.0123.old")
+    made.publish(out)
+    assert (out / "notes.txt").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
 
 
 def test_the_same_run_publishes_the_same_bytes(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ class ClusterBalanced:
         mass = shared_mass(candidates, quotas, budget.on_empty_quota)
         norms = candidates.read_signal("embedding_norm")
         rows = []
+        # A generator per cluster, so that a smaller budget keeps a part of a larger one's rows.
+        rngs = rng.spawn(candidates.num_clusters)
         for cluster in np.flatnonzero(quotas):
             members = np.flatnonzero(candidates.cluster == cluster)
             needs_embeddings = self.keep == "kcenter"
@@ -52,7 +54,7 @@ class ClusterBalanced:
                 distances=candidates.distance[members],
                 norms=norms[members],
                 embeddings=candidates.read_embeddings(members) if needs_embeddings else None,
-                rng=rng,
+                rng=rngs[cluster],
             )
             rows.append(members[chosen])
         kept = np.sort(np.concatenate(rows))

@@ -20,5 +20,6 @@ class Uniform:
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:
         """Choose exactly `budget.num_rows` rows; a row weighs as its exact duplicates together."""
-        kept = np.sort(rng.choice(candidates.num_rows, budget.num_rows, replace=False))
+        # Of one permutation, so that a smaller budget keeps a part of a larger one's rows.
+        kept = np.sort(rng.permutation(candidates.num_rows)[: budget.num_rows])
         return kept, to_mean_one(candidates.multiplicity[kept].astype(np.float64))
