@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evenshard import __version__
+from evenshard.export import TARGETS, export
 from evenshard.shards import Manifest, ShardError, read_manifest
 from evenshard.verify import Report, WorkerFigures, examine
 
@@ -139,6 +140,40 @@ def _run_info(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_folder(parser)
+    parser.add_argument("--to", required=True, choices=TARGETS, help="what reads the export")
+    parser.add_argument("--out", default="", metavar="DIR2", help="its folder, else DIR-<to>")
+    for flag, letter, text in (
+        ("--world-size", "W", "processes of the job, else the set's"),
+        ("--micro-batch", "B", "rows a process takes at a time, else the set's"),
+        ("--repeat-rows", "N", "rows of a repeat, else what brings shares within 5 %%"),
+    ):
+        parser.add_argument(flag, type=_count, metavar=letter, help=text)
+    text = "let a repeat leave out rows, so that it need not be longer than the set"
+    parser.add_argument("--allow-drop", action="store_true", help=text)
+
+
+def _run_export(arguments: argparse.Namespace) -> int:
+    try:
+        done = export(
+            arguments.dir,
+            arguments.to,
+            out=arguments.out,
+            world_size=arguments.world_size,
+            micro_batch=arguments.micro_batch,
+            repeat_rows=arguments.repeat_rows,
+            allow_drop=arguments.allow_drop,
+        )
+    except ShardError as error:
+        print(error, file=sys.stderr)
+        return 1
+    _print_table([["written", str(done.folder)], *map(list, done.figures.items())])
+    print("\nwhat is lost:")
+    _print_table([[f"  {name}", str(text)] for name, text in done.lost.items()])
+    return 0
+
+
 def _print_table(lines: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
@@ -149,6 +184,11 @@ def _print_table(lines: Sequence[Sequence[str]]) -> None:
 COMMANDS = {
     "verify": Command(
         "check a folder of shards, exit 1 if it is not well", _add_verify_arguments, _run_verify
+    ),
+    "export": Command(
+        "write the set as one file for a trainer that cannot read shards",
+        _add_export_arguments,
+        _run_export,
     ),
     "info": Command("print the main figures of a folder's manifest", _add_folder, _run_info),
 }

@@ -1,6 +1,7 @@
-"""One worker's rows as a torch dataset: tokens stay in Arrow memory until a row is asked for."""
+"""Rows as torch datasets, of one shard or of a set: tokens stay in Arrow memory until asked for."""
 
 import operator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evenshard.shards import SHARD_SCHEMA, ShardError, StrPath
+from evenshard.shards import IGNORED_LABEL, SHARD_SCHEMA, ShardError, StrPath
+from evenshard.shardset import PADDING, ShardSet
 
 try:
     import torch
@@ -58,6 +60,11 @@ class ShardRows(Dataset[dict[str, torch.Tensor]]):
         self._input_ids = _Lists(table["input_ids"])
         self._labels = _Lists(table["labels"])
 
+    def row_ids(self, positions: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Give the row ids at these positions, without their tokens."""
+        ids: npt.NDArray[np.int64] = self._row_ids[np.asarray(positions, np.int64)]
+        return ids
+
     def __len__(self) -> int:
         return len(self._row_ids)
 
@@ -75,6 +82,68 @@ class ShardRows(Dataset[dict[str, torch.Tensor]]):
 
     def __reduce__(self) -> tuple[type["ShardRows"], tuple[Path]]:
         return type(self), (self.path,)
+
+
+class SetRows(Dataset[dict[str, torch.Tensor]]):
+    """The rows of a whole set by number, `worker * rows_per_worker + position`.
+
+    Items are those of `ShardRows`. A shard's file is read when a row of it is first asked for.
+    The number -1 gives a row of padding: `row_id` -1, one token that is not trained, weight 0.
+
+    Parameters
+    ----------
+    shards : ShardSet
+        The set.
+
+    Notes
+    -----
+    Pickling keeps the folder alone. Loader workers that are forked share the files that are open
+    (see `open`); otherwise each reads what it needs, anew for every epoch.
+    """
+
+    def __init__(self, shards: ShardSet) -> None:
+        self.shards = shards
+        self._open: dict[int, ShardRows] = {}
+
+    def open(self, workers: Iterable[int]) -> None:
+        """Read the files of these shards now."""
+        for worker in workers:
+            self._shard(worker)
+
+    def row_ids(self, numbers: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Give the row ids of rows by number, without their tokens."""
+        return self.shards.row_ids(numbers)
+
+    def __len__(self) -> int:
+        return self.shards.num_rows
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        number = operator.index(index)
+        if number == PADDING:
+            return {
+                "row_id": torch.tensor(PADDING, dtype=torch.int64),
+                "input_ids": torch.zeros(1, dtype=torch.int64),
+                "labels": torch.full((1,), IGNORED_LABEL, dtype=torch.int64),
+                "weight": torch.tensor(0.0, dtype=torch.float32),
+            }
+        if not 0 <= number < len(self):
+            raise IndexError(f"row {number} must lie in [0, {len(self)}), or be -1 for padding")
+        worker, position = divmod(number, self.shards.rows_per_worker)
+        return self._shard(worker)[position]
+
+    def __reduce__(self) -> tuple[type["SetRows"], tuple[ShardSet]]:
+        return type(self), (self.shards,)
+
+    def _shard(self, worker: int) -> ShardRows:
+        if worker not in self._open:
+            rows = ShardRows(self.shards.paths[worker])
+            if len(rows) != self.shards.rows_per_worker:
+                raise ShardError(
+                    f"{rows.path} has {len(rows)} rows, its manifest says "
+                    f"{self.shards.rows_per_worker}; copy the folder again"
+                )
+            self._open[worker] = rows
+        return self._open[worker]
 
 
 class _Lists:

@@ -38,7 +38,7 @@ def overrides(output: str, verb: str) -> str:
         ([], ""),
         (["DATASET=a b/*.jsonl"], "'rows.path=\"a b/*.jsonl\"'"),
         (["NAME=mine"], "'name=\"mine\"'"),
-        (["DATASET=it's \"a\".jsonl"], "'rows.path=\"it'\\''s \\\"a\\\".jsonl\"'"),
+        (['DATASET=it\'s "a".jsonl'], "'rows.path=\"it'\\''s \\\"a\\\".jsonl\"'"),
         (["MODEL=org/name"], "'model.path=\"org/name\"'"),
         (["WORLD_SIZE=8"], "'allocate.num_workers=8'"),
         (["RATIO=0.5"], "'allocate.ratio=0.5'"),

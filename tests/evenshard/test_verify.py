@@ -284,7 +284,7 @@ def test_a_folder_without_parquet_is_told(tmp_path: Path) -> None:
     assert [problem.check for problem in verify(tmp_path)] == ["manifest", "missing"]
 
 
-@pytest.mark.skipif(not CASE_07.exists(), reason="needs ../shared/cases")
+@pytest.mark.skipif(not CASE_07.exists(), reason="the shared cases are not here")
 def test_case_07_names_the_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["verify", str(CASE_07), "--world-size", "4", "--micro-batch", "2"])
     out = capsys.readouterr().out

@@ -1,0 +1,59 @@
+"""The Trainer of transformers, not subclassed, on one file in block order.
+
+    evenshard export SHARDS --to block --out EXPORT
+    torchrun --nproc-per-node 2 examples/hf_trainer_stock.py SHARDS MODEL EXPORT
+
+Traps avoided: a shuffle, dropped columns, and a loss by the tokens of the step. The objective
+"token" needs the mixin (hf_trainer.py), and every epoch has the order of the first.
+"""
+
+import argparse
+
+import torch
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+import evenshard
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("shards")
+parser.add_argument("model")
+parser.add_argument("export")
+parser.add_argument("--objective", default="sample", choices=("sample", "rank"))
+parser.add_argument("--epochs", type=int, default=1)
+parser.add_argument("--lr", type=float, default=1e-5)
+parser.add_argument("--output", default="output")
+args = parser.parse_args()
+
+shards = evenshard.ShardSet(args.shards)
+rows = load_dataset(args.export, split="train")
+arguments = TrainingArguments(
+    output_dir=args.output,
+    per_device_train_batch_size=shards.micro_batch,
+    gradient_accumulation_steps=shards.accumulation,
+    train_sampling_strategy="sequential",  # block b goes to rank b % W
+    remove_unused_columns=False,  # or the weights are gone
+    num_train_epochs=args.epochs,
+    learning_rate=args.lr,
+    lr_scheduler_type="constant",
+    max_grad_norm=0.0,  # no clipping, as in the other examples
+    logging_steps=1,
+    save_strategy="no",
+    use_cpu=not torch.cuda.is_available(),
+    report_to=[],
+)
+model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+model.loss_function = evenshard.make_loss(args.objective, arguments)
+trainer = Trainer(
+    model=model,
+    args=arguments,
+    train_dataset=rows.select_columns(["row_id", "input_ids", "labels", "weight"]),
+    data_collator=evenshard.WeightCollator(evenshard.PadCollator(0), args.objective),
+)
+plan = evenshard.Plan(shards, arguments.world_size, objective=args.objective)
+evenshard.check_start(trainer.get_train_dataloader(), plan, arguments.process_index)
+trainer.train()
+if trainer.is_world_process_zero():
+    for entry in trainer.state.log_history:
+        if "loss" in entry:
+            print(f"step {entry['step']} loss {entry['loss']:.9g}", flush=True)
