@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup curate reshard verify test test-all check format clean
+.PHONY: help setup curate dry-run reshard verify test test-all check format bench-trainers clean
 
 PYTHON ?= python3
 # The tested version, installed first, so that nothing else is downloaded by surprise.
@@ -24,7 +24,7 @@ OVERRIDES = $(call key,DATASET,rows.path) $(call key,NAME,name) $(call key,MODEL
 MEANS_A_RUN = $(call given,NAME)$(call given,DATASET)$(filter name=% out=%,$(ARGS))
 
 help: ## list the commands and the variables
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 	@echo
 	@echo 'Variables (each sets one key of the configuration):'
 	@echo '  DATASET=rows.path   file, glob, folder, or hub name      [the sample that ships]'
@@ -60,6 +60,9 @@ $(VENV)/.trainers: $(VENV)/.dev
 curate: $(VENV)/.curate ## curate DATASET into weighted shards, one per worker
 	$(BIN)/python -m pipeline curate $(OVERRIDES)
 
+dry-run: $(VENV)/.curate ## read, render, mask and count DATASET without loading a model
+	$(BIN)/python -m pipeline dry-run $(OVERRIDES)
+
 reshard: $(VENV)/.curate ## the run NAME again with other settings; only what they touch is made anew
 	$(BIN)/python -m pipeline reshard $(if $(MEANS_A_RUN),,name=sample) $(OVERRIDES)
 
@@ -80,6 +83,9 @@ check: $(VENV)/.dev ## ruff and mypy
 format: $(VENV)/.dev ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bench-trainers: $(VENV)/.trainers ## compare the gradients of every trainer with the explicit sum
+	$(BIN)/python -m benchmarks.trainers
 
 clean: ## remove artifacts, results and caches; keeps .venv and the models
 	rm -rf data/store data/curated .pytest_cache .mypy_cache .ruff_cache .hypothesis

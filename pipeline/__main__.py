@@ -1,4 +1,4 @@
-"""The edge: `python -m pipeline [curate|reshard|verify] [key=value ...]`.
+"""The edge: `python -m pipeline [curate|dry-run|reshard|verify] [key=value ...]`.
 
 Errors meant for people end with one sentence and exit status 2; anything else is a fault and
 keeps its traceback.
@@ -16,9 +16,12 @@ from stages.contract.errors import ConfigurationError, DataError
 
 log = logging.getLogger("pipeline")
 
-USAGE = """python -m pipeline [curate|reshard|verify] [key=value ...]
+COMMANDS = ("curate", "dry-run", "reshard", "verify")
+
+USAGE = """python -m pipeline [curate|dry-run|reshard|verify] [key=value ...]
 
   curate    rows -> tokens -> embed -> cluster -> allocate -> shards (the default)
+  dry-run   rows and tokens only, no model: counts, rejects, an estimate, the first rows
   reshard   the settings of the run `name=...` again, with those given here on top
   verify    check every promise of the folder of the run `name=...`
   --cfg     print the composed configuration and stop
@@ -65,8 +68,8 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
     from pipeline.config import check_paths, compose, compose_raw
     from pipeline.reshard import earlier_overrides
 
-    if command not in ("curate", "reshard", "verify"):
-        raise ConfigurationError(f"{command} must be curate, reshard or verify; see --help")
+    if command not in COMMANDS:
+        raise ConfigurationError(f"{command} must be one of {', '.join(COMMANDS)}; see --help")
     unknown = flags - {"--help", "--cfg"}
     if unknown:
         raise ConfigurationError(f"{sorted(unknown)[0]} is not an option; see --help")
@@ -83,8 +86,15 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
     config = compose(overrides)
     check_paths(config, overrides)
 
-    from pipeline.plan import run_plan
+    from pipeline.plan import run_plan, run_stages
     from pipeline.summary import summary
+
+    if command == "dry-run":
+        from pipeline.dry_run import describe
+
+        log.info("dry run over %s", config.rows.path)
+        print(describe(config, run_stages(config, last="tokens")))
+        return 0
 
     log.info("curating %s into %s", config.rows.path, Path(config.out))
     print(summary(run_plan(config, overrides)))

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import struct
 import uuid
 from pathlib import Path
 
@@ -125,11 +126,40 @@ def _convert(gguf: Path, draft: Path) -> None:
     tokenizer.save_pretrained(draft)
 
 
+def stated(folder: Path, *names: str) -> int | None:
+    """Read a number that a model's config states by one of several names; None if by none."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    for part in (config, config.get("text_config", {})):
+        for name in names:
+            if part.get(name):
+                return int(part[name])
+    return None
+
+
 def vocabulary_size(folder: Path) -> int | None:
     """Read how many tokens a model knows; None where its config does not say."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
-    return int(size) if size is not None else None
+    return stated(folder, "vocab_size")
+
+
+def hidden_size(folder: Path) -> int:
+    """Read the size of a model's hidden states; 0 where its config does not say."""
+    return stated(folder, "hidden_size", "n_embd", "d_model") or 0
+
+
+def num_parameters(folder: Path) -> int:
+    """Count the parameters in the safetensors of a model, from their headers."""
+    total = 0
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(length))
+        for name, entry in header.items():
+            if name != "__metadata__":
+                size = 1
+                for dimension in entry["shape"]:
+                    size *= dimension
+                total += size
+    return total
 
 
 def check_max_length(folder: Path, max_length: int) -> None:
@@ -140,14 +170,11 @@ def check_max_length(folder: Path, max_length: int) -> None:
     ConfigurationError
         If `tokens.max_length` is above the positions that the model's config states.
     """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    texts = [config, config.get("text_config", {})]
-    names = ("max_position_embeddings", "n_positions")
-    positions = [text[name] for text in texts for name in names if text.get(name)]
-    if positions and max_length > positions[0]:
+    positions = stated(folder, "max_position_embeddings", "n_positions")
+    if positions is not None and max_length > positions:
         raise ConfigurationError(
-            f"tokens.max_length={max_length} must be <= {positions[0]}, the positions of the "
-            f"model; set tokens.max_length={positions[0]}"
+            f"tokens.max_length={max_length} must be <= {positions}, the positions of the model; "
+            f"set tokens.max_length={positions}"
         )
 
 
