@@ -18,7 +18,7 @@ parser.add_argument("model")
 parser.add_argument("--objective", default="sample", choices=("sample", "token", "rank"))
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--lr", type=float, default=1e-5)
-parser.add_argument("--start", type=int, default=0, help="optimizer steps done before a restart")
+parser.add_argument("--steps-done", type=int, default=0, help="before a restart")
 args = parser.parse_args()
 
 cpu = not torch.cuda.is_available()
@@ -32,10 +32,10 @@ accumulation, steps = loader.plan.accumulation, loader.plan.num_steps
 accelerator = Accelerator(cpu=cpu, gradient_accumulation_steps=accumulation)
 model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
 optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
-model, optimizer = accelerator.prepare(model, optimizer)  # not the loader
-for epoch in range(args.start // steps, args.epochs):
+model, optimizer = accelerator.prepare(model.train(), optimizer)  # not the loader
+for epoch in range(args.steps_done // steps, args.epochs):
     loader.set_epoch(epoch)
-    done = max(0, args.start - epoch * steps)
+    done = max(0, args.steps_done - epoch * steps)
     loader.sampler_of_shards.set_step(done)
     for window in zip(*[iter(loader)] * accumulation, strict=True):
         window = [{name: b[name].to(accelerator.device) for name in b} for b in window]

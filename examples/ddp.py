@@ -40,7 +40,7 @@ parser.add_argument("model")
 parser.add_argument("--objective", default="sample", choices=("sample", "token", "rank"))
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--lr", type=float, default=1e-5)
-parser.add_argument("--start", type=int, default=0, help="optimizer steps done before a restart")
+parser.add_argument("--steps-done", type=int, default=0, help="before a restart")
 args = parser.parse_args()
 
 cuda = torch.cuda.is_available()
@@ -54,12 +54,12 @@ loader = evenshard.make_loader(
     args.shards, rank, world_size, collate=collate, objective=args.objective
 )
 evenshard.check_start(loader, loader.plan, rank)
-model = DistributedDataParallel(model)
+model = DistributedDataParallel(model.train())  # from_pretrained gives it for evaluation
 optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
 steps = loader.plan.num_steps
-for epoch in range(args.start // steps, args.epochs):
+for epoch in range(args.steps_done // steps, args.epochs):
     loader.set_epoch(epoch)
-    done = max(0, args.start - epoch * steps)
+    done = max(0, args.steps_done - epoch * steps)
     loader.sampler_of_shards.set_step(done)
     for window in zip(*[iter(loader)] * loader.plan.accumulation, strict=True):
         window = [{name: batch[name].to(device) for name in batch} for batch in window]

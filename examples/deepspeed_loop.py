@@ -21,7 +21,7 @@ parser.add_argument("--stage", type=int, default=2, choices=(0, 1, 2))
 parser.add_argument("--objective", default="sample", choices=("sample", "token", "rank"))
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--lr", type=float, default=1e-5)
-parser.add_argument("--start", type=int, default=0, help="optimizer steps done before a restart")
+parser.add_argument("--steps-done", type=int, default=0, help="before a restart")
 parser.add_argument("--local_rank", type=int, default=0, help="set by the launcher of DeepSpeed")
 args = parser.parse_args()
 
@@ -42,10 +42,10 @@ config = {
 }
 model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
 optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
-engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-for epoch in range(args.start // steps, args.epochs):
+engine, *_ = deepspeed.initialize(model=model.train(), optimizer=optimizer, config=config)
+for epoch in range(args.steps_done // steps, args.epochs):
     loader.set_epoch(epoch)
-    done = max(0, args.start - epoch * steps)
+    done = max(0, args.steps_done - epoch * steps)
     loader.sampler_of_shards.set_step(done)
     for window in zip(*[iter(loader)] * accumulation, strict=True):
         window = [{name: batch[name].to(engine.device) for name in batch} for batch in window]

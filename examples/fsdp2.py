@@ -20,7 +20,7 @@ parser.add_argument("model")
 parser.add_argument("--objective", default="sample", choices=("sample", "token", "rank"))
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--lr", type=float, default=1e-5)
-parser.add_argument("--start", type=int, default=0, help="optimizer steps done before a restart")
+parser.add_argument("--steps-done", type=int, default=0, help="before a restart")
 args = parser.parse_args()
 
 cuda = torch.cuda.is_available()
@@ -32,7 +32,7 @@ mesh = init_device_mesh("cuda" if cuda else "cpu", (world_size,))
 model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).to(mesh.device_type)
 for layer in model.model.layers:
     fully_shard(layer, mesh=mesh)
-fully_shard(model, mesh=mesh)
+fully_shard(model, mesh=mesh).train()  # from_pretrained gives it for evaluation
 optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
 collate = evenshard.WeightCollator(evenshard.PadCollator(pad_token_id=0), args.objective)
 # Every rank of this mesh has rows of its own. With tensor or context parallelism, rank and world
@@ -42,9 +42,9 @@ loader = evenshard.make_loader(
 )
 evenshard.check_start(loader, loader.plan, rank, mesh.get_group())
 steps = loader.plan.num_steps
-for epoch in range(args.start // steps, args.epochs):
+for epoch in range(args.steps_done // steps, args.epochs):
     loader.set_epoch(epoch)
-    done = max(0, args.start - epoch * steps)
+    done = max(0, args.steps_done - epoch * steps)
     loader.sampler_of_shards.set_step(done)
     for window in zip(*[iter(loader)] * loader.plan.accumulation, strict=True):
         window = [{name: batch[name].to(mesh.device_type) for name in batch} for batch in window]

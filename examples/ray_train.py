@@ -23,7 +23,7 @@ def train_loop(config):
     rank, world_size = context.get_world_rank(), context.get_world_size()
     device = ray.train.torch.get_device()
     model = AutoModelForCausalLM.from_pretrained(config["model"], dtype=torch.float32)
-    model = ray.train.torch.prepare_model(model)  # on its device, in DDP
+    model = ray.train.torch.prepare_model(model.train())  # on its device, in DDP
     optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"], weight_decay=0.0)
     collate = evenshard.WeightCollator(evenshard.PadCollator(pad_token_id=0), config["objective"])
     loader = evenshard.make_loader(
@@ -31,9 +31,9 @@ def train_loop(config):
     )
     evenshard.check_start(loader, loader.plan, rank)
     steps = loader.plan.num_steps
-    for epoch in range(config["start"] // steps, config["epochs"]):
+    for epoch in range(config["steps_done"] // steps, config["epochs"]):
         loader.set_epoch(epoch)
-        done = max(0, config["start"] - epoch * steps)
+        done = max(0, config["steps_done"] - epoch * steps)
         loader.sampler_of_shards.set_step(done)
         for window in zip(*[iter(loader)] * loader.plan.accumulation, strict=True):
             window = [{name: batch[name].to(device) for name in batch} for batch in window]
@@ -66,9 +66,15 @@ if __name__ == "__main__":
     parser.add_argument("--objective", default="sample", choices=("sample", "token", "rank"))
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--lr", type=float, default=1e-5)
-    parser.add_argument("--start", type=int, default=0, help="steps done before a restart")
+    parser.add_argument("--steps-done", type=int, default=0, help="before a restart")
+    parser.add_argument("--output", type=Path, default=Path("output"))
     args = parser.parse_args()
     # Workers run in another folder: paths must be whole, and on a disk that all nodes see.
-    config = {**vars(args), "shards": str(args.shards.resolve()), "model": str(args.model.resolve())}
-    scaling = ray.train.ScalingConfig(args.workers, use_gpu=torch.cuda.is_available())
-    TorchTrainer(train_loop, train_loop_config=config, scaling_config=scaling).fit()
+    paths = {name: str(getattr(args, name).resolve()) for name in ("shards", "model", "output")}
+    use_gpu = torch.cuda.is_available()
+    TorchTrainer(
+        train_loop,
+        train_loop_config={**vars(args), **paths},
+        scaling_config=ray.train.ScalingConfig(num_workers=args.workers, use_gpu=use_gpu),
+        run_config=ray.train.RunConfig(storage_path=paths["output"]),
+    ).fit()

@@ -20,7 +20,7 @@ COMMANDS = ("curate", "dry-run", "reshard", "verify")
 
 USAGE = """python -m pipeline [curate|dry-run|reshard|verify] [key=value ...]
 
-  curate    rows -> tokens -> embed -> cluster -> allocate -> shards (the default)
+  curate    rows -> screen -> tokens -> embed -> cluster -> allocate -> shards (the default)
   dry-run   rows and tokens only, no model: counts, rejects, an estimate, the first rows
   reshard   the settings of the run `name=...` again, with those given here on top
   verify    check every promise of the folder of the run `name=...`

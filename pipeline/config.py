@@ -27,6 +27,8 @@ from stages.contract.errors import ConfigurationError, require, require_at_least
 from stages.embed.stage import EmbedConfig, ModelConfig
 from stages.rows.source import find
 from stages.rows.stage import RowsConfig
+from stages.screen.reading import find_benchmarks
+from stages.screen.stage import ScreenConfig
 from stages.shards.publish import check_out, is_published
 from stages.tokens.stage import TokensConfig
 
@@ -87,6 +89,7 @@ class Config:
     models: str = "data/models"
     out: str = "data/curated/sample"
     rows: RowsConfig = field(default_factory=RowsConfig)
+    screen: ScreenConfig = field(default_factory=ScreenConfig)
     tokens: TokensConfig = field(default_factory=TokensConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     embed: EmbedConfig = field(default_factory=EmbedConfig)
@@ -104,6 +107,7 @@ class Config:
         for key, seed in (
             ("seed", self.seed),
             ("rows.seed", self.rows.seed),
+            ("screen.seed", self.screen.seed),
             ("embed.seed", self.embed.seed),
             ("cluster.seed", self.cluster.seed),
             ("allocate.seed", self.allocate.seed),
@@ -134,7 +138,7 @@ class Config:
 
 
 def check_paths(config: Config, overrides: Sequence[str] = ()) -> None:
-    """Check that the rows are there and the output folder is ours, before any work.
+    """Check that rows and benchmarks are there and the output folder is ours, before any work.
 
     Raises
     ------
@@ -142,6 +146,7 @@ def check_paths(config: Config, overrides: Sequence[str] = ()) -> None:
         If not; or if the folder holds the set of other data, and its name was not asked for.
     """
     find(config.rows.path)
+    find_benchmarks(config.screen.benchmarks)
     out = Path(config.out)
     check_out(out)
     named = any(override.startswith(("name=", "out=")) for override in overrides)
@@ -258,6 +263,8 @@ def _told(error: Exception, override: str, known: DictConfig) -> str:
         near = difflib.get_close_matches(key, _keys(known), n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else "see `python -m pipeline --help`"
         return f"{key} is not a key of the configuration ({override}); {hint}"
+    if "not a ListConfig" in text:
+        return f"{key}={value} must be a list: '{key}=[{value}]'"
     if "could not be converted" in text:
         wanted = text.rsplit(" ", 1)[-1].lower()
         kind = {"integer": "a whole number", "float": "a number", "boolean": "true or false"}

@@ -1,4 +1,4 @@
-"""The plan: six stages in order, each reused where its result is already in the store."""
+"""The plan: seven stages in order, each reused where its result is already in the store."""
 
 import contextlib
 import json
@@ -26,13 +26,14 @@ from stages.contract.stage import Stage
 from stages.embed.checkpoint import check_max_length, resolve_model
 from stages.embed.stage import EMBED, EmbedSettings
 from stages.rows.stage import ROWS, RowsSettings
+from stages.screen.stage import SCREEN, ScreenSettings
 from stages.shards.publish import publish
 from stages.shards.stage import SHARDS, ShardsSettings
 from stages.tokens.stage import TOKENS, TokensSettings
 
 log = logging.getLogger(__name__)
 
-PLAN: tuple[Stage, ...] = (ROWS, TOKENS, EMBED, CLUSTER_STAGE, ALLOCATE_STAGE, SHARDS)
+PLAN: tuple[Stage, ...] = (ROWS, SCREEN, TOKENS, EMBED, CLUSTER_STAGE, ALLOCATE_STAGE, SHARDS)
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def run_stages(config: Config, *, last: str = "shards") -> dict[str, StepReport]
     """Run or reuse the stages up to `last`.
 
     What can be known from the configuration was checked before; what needs the rows is checked
-    right after `rows`, and again after `tokens`, before a model is loaded.
+    right after `rows`, and again after `screen` and `tokens`, before a model is loaded.
     """
     store = Path(config.store)
     reports: dict[str, StepReport] = {}
@@ -96,7 +97,7 @@ def run_stages(config: Config, *, last: str = "shards") -> dict[str, StepReport]
             settings = stage_settings(stage.name, config)
             artifacts = {name: report.artifact for name, report in reports.items()}
             reports[stage.name] = run_stage(stage, settings, artifacts, store, config)
-            if stage.name in ("rows", "tokens"):
+            if stage.name in ("rows", "screen", "tokens"):
                 check_budget(config, reports[stage.name].artifact)
             if stage.name == last:
                 break
@@ -110,6 +111,8 @@ def stage_settings(name: str, config: Config) -> Any:
     hash_cache = Path(config.store) / "hashes"
     if name == "rows":
         return RowsSettings(rows=config.rows, hash_cache=hash_cache)
+    if name == "screen":
+        return ScreenSettings(screen=config.screen, hash_cache=hash_cache)
     if name == "cluster":
         return config.cluster
     if name == "allocate":

@@ -8,7 +8,10 @@ from pipeline.config import compose_raw
 from stages.contract.errors import ConfigurationError
 
 LOCATION = ("name", "out", "rows.path")
-GROUPS = {"rows", "tokens", "model", "embed", "cluster", "allocate", "compute", "allocate.selector"}
+GROUPS = {
+    *("rows", "screen", "tokens", "model", "embed", "cluster", "allocate", "compute"),
+    "allocate.selector",
+}
 
 
 def earlier_overrides(overrides: Sequence[str]) -> list[str]:

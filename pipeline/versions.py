@@ -4,6 +4,7 @@ import importlib.metadata
 import platform
 
 PACKAGES = (
+    "datasketch",
     "numpy",
     "pyarrow",
     "scikit-learn",

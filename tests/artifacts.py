@@ -14,7 +14,7 @@ from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
 from stages.contract.fingerprint import artifact_key
 from stages.contract.parts import Facts, Outcome, PartSpec, Receipt, cut
-from stages.contract.schemas import ROWS, SIGNALS, TOKENS, embed_schema
+from stages.contract.schemas import ROWS, SCREEN, SIGNALS, TOKENS, embed_schema
 from stages.contract.stage import Stage
 from stages.contract.tables import Layout
 
@@ -65,9 +65,7 @@ def save(
     )
 
 
-def rows_table(
-    num_rows: int, *, multiplicity: Sequence[int] | None = None, texts: Sequence[str] = ()
-) -> pa.Table:
+def rows_table(num_rows: int, *, texts: Sequence[str] = ()) -> pa.Table:
     """Build rows of one turn each; `texts` are cycled through as answers."""
     answers = [texts[i % len(texts)] if texts else f"answer {i}" for i in range(num_rows)]
     rows = [
@@ -82,11 +80,24 @@ def rows_table(
                 {"role": "assistant", "content": answer},
             ],
             "meta": "" if i % 3 == 0 else json.dumps({"note": answer}, ensure_ascii=False),
-            "multiplicity": 1 if multiplicity is None else int(multiplicity[i]),
+            "multiplicity": 1,
         }
         for i, answer in enumerate(answers)
     ]
     return pa.Table.from_pylist(rows, schema=ROWS)
+
+
+def screened(
+    store: Path,
+    rows: Artifact,
+    multiplicity: Sequence[int] | None = None,
+    *,
+    rows_per_part: int = 64,
+) -> Artifact:
+    """Write a screen that keeps all rows, each for as many as it is told to stand for."""
+    counts = np.ones(rows.num_rows) if multiplicity is None else np.asarray(multiplicity)
+    table = pa.table([rows.array("row_id"), counts.astype(np.int32)], schema=SCREEN)
+    return save(store, "screen", table, rows_per_part=rows_per_part, parent=rows)
 
 
 def tokens_table(row_ids: Sequence[int], lengths: Sequence[int]) -> pa.Table:
@@ -131,21 +142,22 @@ def store_inputs(
     texts: Sequence[str] = (),
     rows_per_part: int = 64,
 ) -> dict[str, Artifact]:
-    """Write rows, tokens and embed; the ids in `missing` have neither tokens nor embedding."""
+    """Write rows, screen, tokens and embed; the ids in `missing` are in rows and screen only."""
     kept = np.setdiff1d(np.arange(num_rows), missing)
     rows = save(
         store,
         "rows",
-        rows_table(num_rows, multiplicity=multiplicity, texts=texts),
+        rows_table(num_rows, texts=texts),
         rows_per_part=rows_per_part,
     )
+    screen = screened(store, rows, multiplicity, rows_per_part=rows_per_part)
     tokens = save(
         store,
         "tokens",
         tokens_table(kept, np.asarray(lengths)[kept].tolist()),
         stop=num_rows,
         rows_per_part=rows_per_part,
-        parent=rows,
+        parent=screen,
     )
     embed = save(
         store,
@@ -156,7 +168,7 @@ def store_inputs(
         parent=tokens,
         layout=EMBED_LAYOUT,
     )
-    return {"rows": rows, "tokens": tokens, "embed": embed}
+    return {"rows": rows, "screen": screen, "tokens": tokens, "embed": embed}
 
 
 def run_stage(

@@ -152,8 +152,10 @@ def run(
 def read_candidates(inputs: Mapping[str, Artifact]) -> tuple[Candidates, IntArray]:
     """Gather what selectors choose from, and the row id of each candidate."""
     embed, cluster, tokens = inputs["embed"], inputs["cluster"], inputs["tokens"]
+    screen = inputs["screen"]
     row_ids = embed.array("row_id")
     token_places = np.searchsorted(tokens.array("row_id"), row_ids)
+    screen_places = np.searchsorted(screen.array("row_id"), row_ids)
     params = cluster.manifest["params"]
     mean = read_mean(embed) if params["center"] else None
     space = Space(embed, bool(params["normalize"]), mean)
@@ -162,7 +164,7 @@ def read_candidates(inputs: Mapping[str, Artifact]) -> tuple[Candidates, IntArra
     candidates = Candidates(
         cluster=cluster.array("cluster"),
         distance=cluster.array("distance"),
-        multiplicity=inputs["rows"].array("multiplicity")[row_ids].astype(np.int64),
+        multiplicity=screen.array("multiplicity")[screen_places].astype(np.int64),
         num_tokens=tokens.array("num_tokens")[token_places].astype(np.int64),
         centers=centers,
         read_signal=embed.array,
@@ -215,7 +217,7 @@ def describe(
 ALLOCATE_STAGE = Stage(
     name="allocate",
     version=1,
-    reads=("embed", "cluster", "tokens", "rows"),
+    reads=("embed", "cluster", "tokens", "screen"),
     identity=identity,
     run=run,
 )

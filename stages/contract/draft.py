@@ -7,6 +7,7 @@ key write the same bytes, and the second to finish keeps the first one's folder.
 
 import dataclasses
 import json
+import logging
 import os
 import shutil
 import uuid
@@ -24,6 +25,8 @@ from stages.contract.errors import DataError, DraftGone
 from stages.contract.fingerprint import file_sha256
 from stages.contract.parts import Facts, Outcome, PartSpec, Receipt
 from stages.contract.tables import Layout, sync_folder, write_table
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class Draft:
         for entry in [record, *record["sides"]]:
             file = self.path / entry["name"]
             if not file.exists() or file_sha256(file) != entry["sha256"]:
+                log.warning("%s is not whole; its part is made again", file)
                 return None
         return Receipt(
             spec.index, record["num_rows"], record["tokens"], reused=True, stats=record["stats"]

@@ -34,6 +34,24 @@ REJECTS = pa.schema(
     ]
 )
 
+SCREEN = pa.schema([("row_id", pa.int64()), ("multiplicity", pa.int32())])
+
+DUPLICATES = pa.schema([("row_id", pa.int64()), ("kept_as", pa.int64())])
+
+NEAR_DUPLICATES = pa.schema(
+    [("row_id", pa.int64()), ("near", pa.int64()), ("similarity", pa.float32())]
+)
+
+LEAKS = pa.schema(
+    [
+        ("row_id", pa.int64()),
+        ("benchmark", pa.large_string()),
+        ("benchmark_line", pa.int64()),
+        ("ngram", pa.large_string()),
+        ("share", pa.float32()),
+    ]
+)
+
 TOKENS = pa.schema(
     [
         ("row_id", pa.int64()),

@@ -73,15 +73,20 @@ class Dialect:
         return ()
 
 
+# In any capitals. Another role is carried as it is: the template says whether it can be written.
 ROLES = {
     "system": "system",
     "developer": "system",
     "user": "user",
     "human": "user",
+    "prompter": "user",
     "assistant": "assistant",
     "gpt": "assistant",
     "chatgpt": "assistant",
     "bot": "assistant",
+    "chatbot": "assistant",
+    "ai": "assistant",
+    "model": "assistant",
     "function_call": "assistant",
     "tool": "tool",
     "function": "tool",
@@ -89,6 +94,8 @@ ROLES = {
     "tool_response": "tool",
     "function_response": "tool",
 }
+
+_KNOWN_ROLES = frozenset(ROLES.values())
 
 SYSTEM = ("system", "system_prompt")
 _MARKER = re.compile(r"<\|(system|user|ai|assistant|eos|eod)\|>")
@@ -134,9 +141,10 @@ def from_messages(items: object) -> tuple[list[Message], list[Columns]]:
         if not isinstance(item, dict):
             raise Problem("not_a_message", f"a {type(item).__name__} among the messages")
         role_key, text_key = ("from", "value") if "role" not in item else ("role", "content")
-        role = ROLES.get(str(item.get(role_key, "")))
-        if role is None:
-            raise Problem("unknown_role", str(item.get(role_key, "none")))
+        said = item.get(role_key)
+        if type(said) is not str or not said.strip():
+            raise Problem("unknown_role", "none" if said is None else str(said))
+        role = ROLES.get(said.strip().lower(), said)
         more = {key: value for key, value in item.items() if key not in (role_key, text_key)}
         says_more = says_more or bool(more)
         content = item.get(text_key)
@@ -149,11 +157,12 @@ def from_messages(items: object) -> tuple[list[Message], list[Columns]]:
 
 
 def checked(messages: list[Message], rest: Columns) -> Conversation:
-    """Check that users say something and that somebody answers."""
+    """Check that users say something and that an assistant answers."""
     if any(m["role"] == "user" and not m["content"].strip() for m in messages):
         raise Problem("empty_user_turn")
     if all(m["role"] != "assistant" for m in messages):
-        raise Problem("no_assistant_turn")
+        unknown = [m["role"] for m in messages if m["role"] not in _KNOWN_ROLES]
+        raise Problem("unknown_role", unknown[0]) if unknown else Problem("no_assistant_turn")
     return Conversation(messages, rest)
 
 

@@ -1,6 +1,8 @@
 """Records of files become conversations, one at a time.
 
-A row that cannot be read, or is no conversation, comes out as a reject and ends nothing.
+A row that cannot be read, or is no conversation, comes out as a reject and ends nothing. A file
+has one dialect; a row that lacks its columns and holds another's, as in merged files, is read by
+its own.
 """
 
 import hashlib
@@ -100,7 +102,11 @@ def read_found(
                     log.info("rows: %s is %s (%s)", found.name, name, ", ".join(columns))
                 said.add(choice)
             for record in sample:
-                yield from _outcomes(record, found.name, name)
+                own = _own_dialect(record.value, name) if dialect == "auto" else name
+                if own != name and (own, ()) not in said and not quiet:
+                    log.info("rows: %s:%d and rows like it are %s", found.name, record.line, own)
+                    said.add((own, ()))
+                yield from _outcomes(record, found.name, own)
         if empty:
             raise DataError(f"{found.path} is empty: it holds no rows; remove it or fill it")
 
@@ -115,6 +121,17 @@ def _first(records: Iterator[Record]) -> list[Record]:
         if num_bytes >= SAMPLE_BYTES:
             break
     return sample
+
+
+def _own_dialect(value: Columns | None, dialect: str) -> str:
+    """Give the dialect of a file, or another one for a row that is a conversation only in it."""
+    if value is None or DIALECTS[dialect].told_by(value):
+        return dialect
+    for name, other in DIALECTS.items():
+        if other.told_by(value):
+            items = list(other.convert(value))
+            return dialect if any(isinstance(item, Problem) for item in items) else name
+    return dialect
 
 
 def _outcomes(record: Record, file: str, dialect: str) -> Iterator[Row | Reject]:

@@ -246,4 +246,4 @@ def _table(part: Sequence[Row], start: int) -> pa.Table:
     return pa.Table.from_pydict(columns, schema=SCHEMA)
 
 
-ROWS = Stage(name="rows", version=1, reads=(), identity=identity, run=run)
+ROWS = Stage(name="rows", version=2, reads=(), identity=identity, run=run)

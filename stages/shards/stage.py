@@ -16,7 +16,8 @@ from stages.contract.schemas import ALLOCATE
 from stages.contract.stage import Stage, work_through
 from stages.contract.tables import Layout
 
-ROW_COLUMNS = ("row_id", "source", "uid", "messages", "meta", "multiplicity")
+ROW_COLUMNS = ("row_id", "source", "uid", "messages", "meta")
+SCREEN_COLUMNS = ("row_id", "multiplicity")
 ROWS_PER_SLICE = 1000
 TOKEN_COLUMNS = ("row_id", "input_ids", "labels", "num_tokens")
 
@@ -48,6 +49,16 @@ class ShardsSettings:
     num_workers: int
 
 
+@dataclass(frozen=True)
+class Sources:
+    """The artifacts that a shard is gathered from."""
+
+    allocate: Artifact
+    rows: Artifact
+    screen: Artifact
+    tokens: Artifact
+
+
 def identity(settings: ShardsSettings) -> Facts:
     """Name the settings; all else is decided by the inputs."""
     return {"num_workers": settings.num_workers}
@@ -57,12 +68,12 @@ def run(
     settings: ShardsSettings, inputs: Mapping[str, Artifact], draft: Draft, spread: Spread
 ) -> Run:
     """Write the shards that are missing."""
-    allocate, rows, tokens = inputs["allocate"], inputs["rows"], inputs["tokens"]
+    sources = Sources(inputs["allocate"], inputs["rows"], inputs["screen"], inputs["tokens"])
     parts = tuple(
-        PartSpec(r, 0, rows.num_rows, shard_name(r, settings.num_workers))
+        PartSpec(r, 0, sources.rows.num_rows, shard_name(r, settings.num_workers))
         for r in range(settings.num_workers)
     )
-    make = functools.partial(make_worker, allocate, rows, tokens, draft)
+    make = functools.partial(make_worker, sources, draft)
     receipts = yield from work_through(draft, parts, make, spread)
     facts = {
         "workers": [
@@ -73,29 +84,34 @@ def run(
     return Outcome(parts, facts)
 
 
-def make_worker(allocate: Artifact, rows: Artifact, tokens: Artifact, draft: Draft) -> Worker:
+def make_worker(sources: Sources, draft: Draft) -> Worker:
     """Build the function that writes one shard."""
 
     def work(spec: PartSpec) -> Receipt:
-        table = shard_table(allocate, rows, tokens, worker=spec.index)
+        table = shard_table(sources, worker=spec.index)
         num_tokens = int(pc.sum(table["num_tokens"]).as_py())
         return draft.write_part(spec, table, layout=Layout(), tokens=num_tokens)
 
     return work
 
 
-def shard_table(allocate: Artifact, rows: Artifact, tokens: Artifact, *, worker: int) -> pa.Table:
+def shard_table(sources: Sources, *, worker: int) -> pa.Table:
     """Gather the rows of one worker in order of their positions.
 
     Text is read part by part and only the worker's rows are kept, so memory holds one part and
     one shard.
     """
     mine = pa.concat_tables(
-        table.filter(pc.field("worker") == worker) for table in allocate.iter_parts(ALLOCATE.names)
+        table.filter(pc.field("worker") == worker)
+        for table in sources.allocate.iter_parts(ALLOCATE.names)
     )
     wanted = mine["row_id"].combine_chunks()
     columns = {name: mine[name] for name in ("row_id", "weight", "cluster")}
-    for artifact, names in ((rows, ROW_COLUMNS), (tokens, TOKEN_COLUMNS)):
+    for artifact, names in (
+        (sources.rows, ROW_COLUMNS),
+        (sources.screen, SCREEN_COLUMNS),
+        (sources.tokens, TOKEN_COLUMNS),
+    ):
         found = pa.concat_tables(
             table.filter(pc.is_in(table["row_id"], value_set=wanted))
             for table in artifact.iter_parts(names)
@@ -113,7 +129,7 @@ def shard_table(allocate: Artifact, rows: Artifact, tokens: Artifact, *, worker:
 SHARDS = Stage(
     name="shards",
     version=1,
-    reads=("allocate", "rows", "tokens"),
+    reads=("allocate", "rows", "screen", "tokens"),
     identity=identity,
     run=run,
     keeps_order=False,

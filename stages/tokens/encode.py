@@ -1,20 +1,25 @@
 """Rendered texts become token ids and labels, in one tokenisation, by the tokenizer's offsets.
 
 Prompt and answer are never tokenised apart: a token may lie across their border. A token that
-touches an answer is trained.
+touches an answer is trained. The mask follows offsets and never ids: a token that also serves as
+padding is trained where it ends an answer.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from stages.tokens.mask import answer_runs, trained
 from stages.tokens.messages import RowRejected
 from stages.tokens.render import Rendering, Template, render_row
 from stages.tokens.spans import Span
+from stages.tokens.special import SpecialTokens
 from stages.tokens.truncate import IGNORED, SHORTEN, Ids, count_targets
+
+Tokens = tuple[list[int], list[Span]]
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,12 @@ class Encoded:
         Counts before truncation.
     trailing_dropped : int
         Turns behind the last answer that were left out.
+    mended : tuple of str
+        Policies that acted on the row, since the template refuses it as it is.
+    num_literals : int
+        Special tokens that somebody wrote into a message.
+    lacks_end : bool
+        Whether an answer ends, before truncation, in another token than a special or added one.
     """
 
     input_ids: Ids
@@ -38,6 +49,9 @@ class Encoded:
     num_tokens_before: int
     num_targets_before: int
     trailing_dropped: int = 0
+    mended: tuple[str, ...] = ()
+    num_literals: int = 0
+    lacks_end: bool = False
 
     @property
     def num_targets(self) -> int:
@@ -84,6 +98,12 @@ class Encoder:
         `truncate`, `keep_answer` or `reject`.
     adds_bos : bool
         Whether the tokenizer begins texts with its BOS token by itself.
+    special : SpecialTokens
+        Those of the tokenizer.
+    special_in_text : str
+        `text` or `special`: what special tokens are that somebody wrote into a message.
+    on_template_error : tuple of str
+        What may be done to a row that the template refuses.
     """
 
     tokenizer: Any
@@ -91,11 +111,19 @@ class Encoder:
     max_length: int
     on_too_long: str
     adds_bos: bool
+    special: SpecialTokens
+    special_in_text: str = "text"
+    on_template_error: tuple[str, ...] = ()
+
+    @cached_property
+    def _ends(self) -> frozenset[int]:
+        """Ids that may end a turn: of all tokens that are no pieces of text."""
+        return frozenset([*self.tokenizer.added_tokens_decoder, self.tokenizer.eos_token_id])
 
     def encode(
         self, rows: Sequence[tuple[Sequence[Mapping[str, Any]], str | None]]
     ) -> list[Encoded | Rejected]:
-        """Encode some rows, with one call of the tokenizer.
+        """Encode some rows together.
 
         Parameters
         ----------
@@ -108,8 +136,7 @@ class Encoder:
             One per row, in order.
         """
         drawn = [self._render(messages, meta) for messages, meta in rows]
-        texts = [item.text for item in drawn if isinstance(item, Rendering)]
-        tokens = iter(self._tokenize(texts))
+        tokens = iter(self._tokenize([item for item in drawn if isinstance(item, Rendering)]))
         return [
             self._fit(item, *next(tokens)) if isinstance(item, Rendering) else item
             for item in drawn
@@ -119,11 +146,31 @@ class Encoder:
         self, messages: Sequence[Mapping[str, Any]], meta: str | None
     ) -> Rendering | Rejected:
         try:
-            return render_row(messages, meta, template=self.template, tokenizer=self.tokenizer)
+            return render_row(
+                messages,
+                meta,
+                template=self.template,
+                tokenizer=self.tokenizer,
+                special=self.special,
+                policies=self.on_template_error,
+            )
         except RowRejected as error:
             return Rejected(error.reason, error.detail)
 
-    def _tokenize(self, texts: list[str]) -> list[tuple[list[int], list[Span]]]:
+    def _tokenize(self, drawn: list[Rendering]) -> list[Tokens]:
+        """Give ids and offsets of each rendering."""
+        keeps_text = self.special_in_text == "text"
+        apart = [item for item in drawn if keeps_text and item.literals]
+        texts = [item.text for item in drawn if not (keeps_text and item.literals)]
+        literal = iter(
+            self.special.encode([x.text for x in apart], [x.literals for x in apart])
+            if apart
+            else []
+        )
+        plain = iter(self._tokenize_plain(texts))
+        return [next(literal if keeps_text and item.literals else plain) for item in drawn]
+
+    def _tokenize_plain(self, texts: list[str]) -> list[Tokens]:
         if not texts:
             return []
         batch = self.tokenizer(
@@ -140,7 +187,9 @@ class Encoder:
         self, rendering: Rendering, token_ids: list[int], offsets: list[Span]
     ) -> Encoded | Rejected:
         ids = np.asarray(token_ids, dtype=np.int32)
-        mask = trained(np.asarray(offsets, dtype=np.int64).reshape(-1, 2), rendering.spans)
+        runs = answer_runs(np.asarray(offsets, dtype=np.int64).reshape(-1, 2), rendering.spans)
+        mask = trained(len(ids), runs)
+        lacks_end = not all(ids[last] in self._ends for _, last in runs)
         bos = self.tokenizer.bos_token_id
         if self.adds_bos and (ids.size == 0 or ids[0] != bos):
             ids = np.concatenate([np.asarray([bos], dtype=np.int32), ids])
@@ -161,33 +210,13 @@ class Encoder:
                 f"of {length} tokens to tokens.max_length={self.max_length}"
             )
             return Rejected("no_supervised_tokens", detail, length, before)
-        return Encoded(ids, labels, length, before, rendering.trailing_dropped)
-
-
-def trained(offsets: npt.NDArray[np.int64], spans: Sequence[Span]) -> npt.NDArray[np.bool_]:
-    """Mark the tokens that touch an answer, and all between the first and the last of them.
-
-    Parameters
-    ----------
-    offsets : ndarray of shape (num_tokens, 2)
-        Characters of each token, half-open. Several tokens of one character have the same.
-    spans : sequence of (int, int)
-        Characters of each answer, half-open.
-
-    Returns
-    -------
-    ndarray of shape (num_tokens,)
-        True where a token is trained.
-    """
-    mask = np.zeros(len(offsets), dtype=np.bool_)
-    if not len(offsets):
-        return mask
-    starts, stops = offsets[:, 0], offsets[:, 1]
-    # A token without width stands for what lies between its neighbour on the left and itself.
-    reached = np.concatenate([[0], np.maximum.accumulate(stops)[:-1]])
-    starts = np.where(starts == stops, np.minimum(reached, starts), starts)
-    for start, stop in spans:
-        touching = np.flatnonzero((starts < stop) & (stops > start))
-        if touching.size:
-            mask[touching[0] : touching[-1] + 1] = True
-    return mask
+        return Encoded(
+            ids,
+            labels,
+            length,
+            before,
+            trailing_dropped=rendering.trailing_dropped,
+            mended=rendering.mended,
+            num_literals=len(rendering.literals),
+            lacks_end=lacks_end,
+        )

@@ -11,6 +11,8 @@ from typing import Any
 
 Message = dict[str, Any]
 
+ROLES = ("system", "user", "assistant", "tool")  # any other is for the template to know
+
 
 class RowRejected(Exception):
     """One row cannot be trained on; the others can.

@@ -1,12 +1,17 @@
-"""Messages become one text by a chat template, and the answers' places in it become spans."""
+"""Messages become one text by a chat template, and the answers' places in it become spans.
+
+What a template refuses may be mended by policies; what it writes is never changed.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stages.contract.errors import ConfigurationError, require
-from stages.tokens.messages import Message, RowRejected, is_answer, prepare
-from stages.tokens.spans import Span, answer_spans
+from stages.tokens.mend import mend
+from stages.tokens.messages import ROLES, Conversation, Message, RowRejected, is_answer, prepare
+from stages.tokens.spans import Draw, Span, answer_spans
+from stages.tokens.special import SpecialTokens
 
 TEMPLATES = ("alpaca", "magicoder", "chatml", "plain")
 
@@ -34,6 +39,10 @@ class Template:
         """Whether the template writes tool calls."""
         return "tool_calls" in self.tools_text
 
+    def knows(self, role: str) -> bool:
+        """Say whether a role is one of the usual, or one that the template names."""
+        return role in ROLES or f"'{role}'" in self.tools_text or f'"{role}"' in self.tools_text
+
 
 @dataclass(frozen=True)
 class Rendering:
@@ -47,11 +56,17 @@ class Rendering:
         One range of characters per answer, in order, its end-of-turn token included.
     trailing_dropped : int
         Turns behind the last answer that were left out.
+    literals : tuple of (int, int)
+        Characters of the special tokens that somebody wrote into a message.
+    mended : tuple of str
+        Policies that acted, since the template refuses the row as it is.
     """
 
     text: str
     spans: tuple[Span, ...]
     trailing_dropped: int = 0
+    literals: tuple[Span, ...] = ()
+    mended: tuple[str, ...] = ()
 
 
 def choose_template(name: str, source: str | None, tokenizer: Any) -> Template:
@@ -93,7 +108,13 @@ def choose_template(name: str, source: str | None, tokenizer: Any) -> Template:
 
 
 def render_row(
-    messages: Sequence[Mapping[str, Any]], meta: str | None, *, template: Template, tokenizer: Any
+    messages: Sequence[Mapping[str, Any]],
+    meta: str | None,
+    *,
+    template: Template,
+    tokenizer: Any,
+    special: SpecialTokens,
+    policies: Sequence[str] = (),
 ) -> Rendering:
     """Render one row and find its answers.
 
@@ -107,6 +128,10 @@ def render_row(
         How the messages become text.
     tokenizer : transformers tokenizer
         Its special tokens are known to the template.
+    special : SpecialTokens
+        Those of the tokenizer.
+    policies : sequence of str
+        What may be done to a row that the template refuses.
 
     Raises
     ------
@@ -122,22 +147,52 @@ def render_row(
     has_calls = any(turn.get("tool_calls") for turn in row.turns)
     source = template.tools_text if has_calls else template.text
 
-    def draw(turns: Sequence[Message], prompt: bool) -> str:
+    def draw_with(turns: Sequence[Message], tools: list[Any] | None, prompt: bool) -> str:
         text: str = tokenizer.apply_chat_template(
             list(turns),
-            tools=row.tools,
+            tools=tools,
             chat_template=source,
             tokenize=False,
             add_generation_prompt=prompt,
         )
+        for turn in turns:
+            if not template.knows(turn["role"]):
+                raise RowRejected("unknown_role", f"{turn['role']}: the template names no such")
         return text
 
+    def draw(turns: Sequence[Message], prompt: bool) -> str:
+        return draw_with(turns, row.tools, prompt)
+
+    turns, text, mended = _draw_or_mend(row, draw, policies)
+    spans = answer_spans(text, turns, draw, eos=tokenizer.eos_token or "")
+    literals = special.find(
+        text, [turns, row.tools], lambda parts: draw_with(parts[0], parts[1], False)
+    )
+    return Rendering(text, spans, row.trailing_dropped, literals, mended)
+
+
+def _draw_or_mend(
+    row: Conversation, draw: Draw, policies: Sequence[str]
+) -> tuple[list[Message], str, tuple[str, ...]]:
+    """Render a row, changed by the policies if it must be; give it, its text and what acted."""
     try:
-        text = draw(row.turns, False)
+        return row.turns, draw(row.turns, False), ()
     except Exception as error:  # a template is a program, and may raise anything
-        raise RowRejected("template_error", f"{type(error).__name__}: {error}") from error
-    spans = answer_spans(text, row.turns, draw, eos=tokenizer.eos_token or "")
-    return Rendering(text, spans, row.trailing_dropped)
+        refusal = error
+
+    def accepts(turns: Sequence[Message]) -> bool:
+        try:
+            return bool(draw(turns, False))
+        except Exception:
+            return False
+
+    mended = mend(row.turns, policies, accepts)
+    if mended is not None:
+        turns, names = mended
+        return turns, draw(turns, False), names
+    if isinstance(refusal, RowRejected):
+        raise refusal
+    raise RowRejected("template_error", f"{type(refusal).__name__}: {refusal}") from refusal
 
 
 def _check_syntax(template: Template, tokenizer: Any) -> None:

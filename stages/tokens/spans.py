@@ -44,14 +44,16 @@ def answer_spans(
     spans: list[Span] = []
     floor = 0  # where the last answer ended
     since = 0  # the turn behind it
+    ends: tuple[str, ...] = ()
     for index, turn in enumerate(turns):
         if not is_answer(turn):
             continue
         span = _between_prefixes(text, turns, index, draw)
         if span is None or span[0] < floor:
-            span = _at_stand_in(text, turns, index, draw, eos)
+            ends = ends or _ends_of_turn(turns, draw, eos)
+            span = _at_stand_in(text, turns, index, draw, ends)
         if span is None or span[0] < floor:
-            span = _in_order(text, turns[since : index + 1], floor, eos)
+            span = _in_order(text, turns[since : index + 1], floor, ends)
         if span is None:
             raise RowRejected(
                 "answer_not_found_in_rendering",
@@ -87,7 +89,7 @@ def _between_prefixes(text: str, turns: Sequence[Message], index: int, draw: Dra
 
 
 def _at_stand_in(
-    text: str, turns: Sequence[Message], index: int, draw: Draw, eos: str
+    text: str, turns: Sequence[Message], index: int, draw: Draw, ends: Sequence[str]
 ) -> Span | None:
     """Put a stand-in in the place of an answer: up to it, the rendering stays the same."""
     stand_in = {**turns[index], "content": STAND_IN}
@@ -97,11 +99,11 @@ def _at_stand_in(
         return None
     for variant in _variants(turns[index].get("content", "")):
         if text.startswith(variant, start):
-            return start, _past_eos(text, start + len(variant), eos)
+            return start, _past_end(text, start + len(variant), ends)
     return None
 
 
-def _in_order(text: str, turns: Sequence[Message], floor: int, eos: str) -> Span | None:
+def _in_order(text: str, turns: Sequence[Message], floor: int, ends: Sequence[str]) -> Span | None:
     """Find the contents of some turns one behind the other; the last one is the answer."""
     span = None
     for turn in turns:
@@ -115,7 +117,7 @@ def _in_order(text: str, turns: Sequence[Message], floor: int, eos: str) -> Span
             continue
         span = (found[0], found[0] + len(found[1]))
         floor = span[1]
-    return None if span is None else (span[0], _past_eos(text, span[1], eos))
+    return None if span is None else (span[0], _past_end(text, span[1], ends))
 
 
 def _variants(content: str) -> list[str]:
@@ -125,8 +127,16 @@ def _variants(content: str) -> list[str]:
     return [form for form in dict.fromkeys(forms) if form.strip()]
 
 
-def _past_eos(text: str, stop: int, eos: str) -> int:
-    return stop + len(eos) if eos and text.startswith(eos, stop) else stop
+def _ends_of_turn(turns: Sequence[Message], draw: Draw, eos: str) -> tuple[str, ...]:
+    """Give what may end an answer: what the template writes behind the last one, and the eos."""
+    last = {**turns[-1], "content": STAND_IN}
+    drawn = _try_draw(draw, [*turns[:-1], last], prompt=False) or ""
+    behind = drawn.rpartition(STAND_IN)[2].rstrip() if STAND_IN in drawn else ""
+    return tuple(end for end in dict.fromkeys((behind, eos)) if end)
+
+
+def _past_end(text: str, stop: int, ends: Sequence[str]) -> int:
+    return stop + next((len(end) for end in ends if text.startswith(end, stop)), 0)
 
 
 def _try_draw(draw: Draw, turns: Sequence[Message], *, prompt: bool) -> str | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stages.contract.artifact import Artifact
@@ -24,8 +26,17 @@ from stages.contract.rejects import ROW_COLUMNS, reject_rows
 from stages.contract.stage import Stage, work_through
 from stages.contract.tables import Layout
 from stages.tokens.encode import Encoded, Encoder, Rejected
+from stages.tokens.mend import MENDS, REJECT
 from stages.tokens.render import TEMPLATES, choose_template
-from stages.tokens.tally import complaint, count_all, count_part, tokens_table
+from stages.tokens.special import CHOICES, SpecialTokens
+from stages.tokens.tally import (
+    changes_table,
+    complaint,
+    count_all,
+    count_part,
+    notices,
+    tokens_table,
+)
 from stages.tokens.tokenizer import begins_with_bos, load_tokenizer, tokenizer_files
 from stages.tokens.truncate import POLICIES
 
@@ -33,6 +44,8 @@ log = logging.getLogger(__name__)
 
 # Rows that are rendered and tokenised together: enough to keep the tokenizer's threads busy.
 ROWS_PER_SLICE = 256
+
+PLACE = ["row_id", "source_file", "source_line"]
 
 
 @dataclass(kw_only=True)
@@ -49,6 +62,12 @@ class TokensConfig:
     on_too_long : str
         `truncate` cuts from the right, `keep_answer` cuts the prompt from its left, `reject`
         leaves the row out.
+    on_template_error : str
+        What is done to a row that the template refuses: merge_system, join_turns, skip_turn, or
+        several joined by `+`, the last to be tried last; `reject` leaves it out. A row that they
+        cannot mend is rejected.
+    special_in_text : str
+        What special tokens are that stand in the text of a row: `text` or `special`.
     max_reject_fraction : float
         Share of rejected rows above which the run stops.
     """
@@ -56,6 +75,8 @@ class TokensConfig:
     template: str = "chat"
     max_length: int = 2048
     on_too_long: str = "truncate"
+    on_template_error: str = "merge_system+join_turns"
+    special_in_text: str = "text"
     max_reject_fraction: float = 0.1
 
     def __post_init__(self) -> None:
@@ -69,7 +90,24 @@ class TokensConfig:
             require_one_of("tokens.template", self.template, ["chat", *TEMPLATES])
         require_at_least("tokens.max_length", self.max_length, 2)
         require_one_of("tokens.on_too_long", self.on_too_long, POLICIES)
+        require_one_of("tokens.special_in_text", self.special_in_text, CHOICES)
+        self._check_mends()
         require_share("tokens.max_reject_fraction", self.max_reject_fraction, zero_allowed=True)
+
+    def _check_mends(self) -> None:
+        names = self.on_template_error.split("+")
+        for name in names:
+            require_one_of("tokens.on_template_error", name, [*MENDS, REJECT])
+        require(
+            len(set(names)) == len(names) and (len(names) == 1 or REJECT not in names),
+            f"tokens.on_template_error={self.on_template_error} must name each policy once, and "
+            f"reject alone; set tokens.on_template_error=merge_system+join_turns",
+        )
+
+    @property
+    def mends(self) -> tuple[str, ...]:
+        """Policies for rows that the template refuses, in the order in which they are tried."""
+        return tuple(name for name in self.on_template_error.split("+") if name != REJECT)
 
 
 @dataclass(frozen=True)
@@ -100,6 +138,9 @@ def load_encoder(settings: TokensSettings) -> Encoder:
         max_length=tokens.max_length,
         on_too_long=tokens.on_too_long,
         adds_bos=begins_with_bos(tokenizer),
+        special=SpecialTokens(tokenizer),
+        special_in_text=tokens.special_in_text,
+        on_template_error=tokens.mends,
     )
 
 
@@ -133,17 +174,24 @@ class MakeWorker:
 
     settings: TokensSettings
     rows: Artifact
+    screen: Artifact
     draft: Draft
 
     def __call__(self) -> Worker:
         """Load the tokenizer and give the function that works on a part."""
-        return partial(tokenize_part, load_encoder(self.settings), self.rows, self.draft)
+        encoder = load_encoder(self.settings)
+        return partial(tokenize_part, encoder, self.rows, self.screen, self.draft)
 
 
-def tokenize_part(encoder: Encoder, rows: Artifact, draft: Draft, spec: PartSpec) -> Receipt:
-    """Encode the rows of one part and write them, and the rejected ones beside them."""
+def tokenize_part(
+    encoder: Encoder, rows: Artifact, screen: Artifact, draft: Draft, spec: PartSpec
+) -> Receipt:
+    """Encode the kept rows of one part and write them, and the rejected ones beside them."""
     table = rows.read(ROW_COLUMNS, start=spec.start, stop=spec.stop)
+    screened = screen.read(["row_id"], start=spec.start, stop=spec.stop)["row_id"]
+    table = table.filter(pc.is_in(table["row_id"], value_set=screened.combine_chunks()))
     kept: list[tuple[int, Encoded]] = []
+    kept_at: list[int] = []
     refused: list[int] = []
     rejects: list[Rejected] = []
     for start in range(0, table.num_rows, ROWS_PER_SLICE):
@@ -152,11 +200,16 @@ def tokenize_part(encoder: Encoder, rows: Artifact, draft: Draft, spec: PartSpec
         for index, outcome in enumerate(outcomes):
             if isinstance(outcome, Encoded):
                 kept.append((records[index]["row_id"], outcome))
+                kept_at.append(start + index)
             else:
                 refused.append(start + index)
                 rejects.append(outcome)
     stats = count_part(kept, rejects)
     sides = {}
+    places = table.select(PLACE).take(pa.array(kept_at, pa.int64()))
+    changes = changes_table(places, [encoded for _, encoded in kept])
+    if changes.num_rows:
+        sides[f"changes-{spec.index:05d}.parquet"] = changes
     if rejects:
         sides[_rejects_name(spec.index)] = reject_rows(
             table.take(refused),
@@ -177,7 +230,7 @@ def tokenize_part(encoder: Encoder, rows: Artifact, draft: Draft, spec: PartSpec
 def run(
     settings: TokensSettings, inputs: Mapping[str, Artifact], draft: Draft, spread: Spread
 ) -> Run:
-    """Encode all rows.
+    """Encode all rows that the screen kept.
 
     Raises
     ------
@@ -187,11 +240,11 @@ def run(
         If too many rows are rejected, or all.
     """
     load_encoder(settings)
-    rows = inputs["rows"]
+    rows, screen = inputs["rows"], inputs["screen"]
     parts = tuple(
         PartSpec(part.index, part.start, part.stop, part_name(part.index)) for part in rows.parts
     )
-    make = MakeWorker(settings, rows, draft)
+    make = MakeWorker(settings, rows, screen, draft)
     receipts = yield from work_through(draft, parts, make, spread)
     wrong = complaint(
         receipts,
@@ -212,6 +265,8 @@ def run(
         100 * facts["truncated_kept_share"],
         facts["trailing_user_dropped"],
     )
+    for notice in notices(facts, settings.tokens.special_in_text):
+        log.warning("tokens: %s", notice)
     return Outcome(parts, facts)
 
 
@@ -229,4 +284,4 @@ def _first_rejects(draft: Draft, receipts: Sequence[Receipt], most: int = 5) -> 
     return list(itertools.islice(lines, most))
 
 
-TOKENS = Stage(name="tokens", version=1, reads=("rows",), identity=identity, run=run)
+TOKENS = Stage(name="tokens", version=2, reads=("screen", "rows"), identity=identity, run=run)

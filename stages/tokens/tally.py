@@ -1,7 +1,7 @@
 """Outcomes of rows become tables, counts, and the error when too many were rejected."""
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,29 @@ from stages.contract.schemas import TOKENS
 from stages.tokens.encode import Encoded, Rejected
 
 Kept = Sequence[tuple[int, Encoded]]
+
+SUMS = (
+    "kept",
+    "rejected",
+    "truncated",
+    "tokens",
+    "targets",
+    "trailing_user_dropped",
+    "mended_rows",
+    "special_in_text",
+    "special_in_text_rows",
+    "without_end_token",
+)
+
+CHANGES = pa.schema(
+    [
+        ("row_id", pa.int64()),
+        ("file", pa.large_string()),
+        ("line", pa.int64()),
+        ("change", pa.large_string()),
+        ("count", pa.int32()),
+    ]
+)
 
 
 def tokens_table(kept: Kept) -> pa.Table:
@@ -33,11 +56,47 @@ def tokens_table(kept: Kept) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=TOKENS)
 
 
+def changes_table(rows: pa.Table, kept: Sequence[Encoded]) -> pa.Table:
+    """Say what was done to which row on its way to the model, one line per row and change.
+
+    Parameters
+    ----------
+    rows : pyarrow.Table
+        row_id, source_file and source_line of the rows that were kept.
+    kept : sequence of Encoded
+        What became of them, in the same order.
+
+    Returns
+    -------
+    pyarrow.Table
+        `change` is a policy of tokens.on_template_error, `trailing_user_dropped` (`count` turns
+        behind the last answer) or `special_in_text` (`count` special tokens in messages).
+    """
+    found = [
+        (index, change, count)
+        for index, row in enumerate(kept)
+        for change, count in (
+            *((name, 1) for name in row.mended),
+            ("trailing_user_dropped", row.trailing_dropped),
+            ("special_in_text", row.num_literals),
+        )
+        if count
+    ]
+    lines = rows.take(pa.array([index for index, _, _ in found], pa.int64()))
+    columns = [
+        *lines.columns,
+        pa.array([change for _, change, _ in found], pa.large_string()),
+        pa.array([count for _, _, count in found], pa.int32()),
+    ]
+    return pa.Table.from_arrays(columns, schema=CHANGES)
+
+
 def count_part(kept: Kept, rejects: Sequence[Rejected]) -> Facts:
     """Count what became of the rows of one part."""
     rows = [encoded for _, encoded in kept]
     cut = [row for row in rows if row.is_truncated]
     reasons = collections.Counter(rejected.reason for rejected in rejects)
+    mended = collections.Counter(name for row in rows for name in row.mended)
     lengths = [row.num_tokens_before for row in rows]
     lengths += [rejected.num_tokens_before for rejected in rejects]
     return {
@@ -52,6 +111,11 @@ def count_part(kept: Kept, rejects: Sequence[Rejected]) -> Facts:
         "truncated_targets_before": sum(row.num_targets_before for row in cut),
         "truncated_targets_after": sum(row.num_targets for row in cut),
         "trailing_user_dropped": sum(row.trailing_dropped > 0 for row in rows),
+        "mended": dict(sorted(mended.items())),
+        "mended_rows": sum(bool(row.mended) for row in rows),
+        "special_in_text": sum(row.num_literals for row in rows),
+        "special_in_text_rows": sum(row.num_literals > 0 for row in rows),
+        "without_end_token": sum(row.lacks_end for row in rows),
         "max_length_seen": max(lengths, default=0),
     }
 
@@ -63,22 +127,57 @@ def count_all(receipts: Sequence[Receipt]) -> Facts:
     -------
     dict
         Counts of rows: kept, rejected, truncated (of those kept), trailing_user_dropped (kept
-        up to their last answer). Counts of tokens: tokens, targets, max_length_seen (of a row
-        before truncation). truncated_kept_share is the share of the truncated rows' targets
-        that was kept.
+        up to their last answer), mended_rows and mended (by policy, since the template refuses
+        them as they are), special_in_text_rows, without_end_token (an answer of theirs ends
+        without one). Counts of tokens: tokens, targets, special_in_text (written by somebody
+        into a message), max_length_seen (of a row before truncation). truncated_kept_share is
+        the share of the truncated rows' targets that was kept.
     """
     reasons: collections.Counter[str] = collections.Counter()
+    mended: collections.Counter[str] = collections.Counter()
     for receipt in receipts:
         reasons.update(receipt.stats["rejects_by_reason"])
+        mended.update(receipt.stats["mended"])
     before = total(receipts, "truncated_targets_before")
     after = total(receipts, "truncated_targets_after")
-    sums = ("kept", "rejected", "truncated", "tokens", "targets", "trailing_user_dropped")
     return {
-        **{name: total(receipts, name) for name in sums},
+        **{name: total(receipts, name) for name in SUMS},
+        "mended": dict(sorted(mended.items())),
         "rejects_by_reason": dict(sorted(reasons.items())),
         "truncated_kept_share": after / before if before else 1.0,
         "max_length_seen": max((r.stats["max_length_seen"] for r in receipts), default=0),
     }
+
+
+def notices(facts: Facts, special_in_text: str) -> list[str]:
+    """Say what was done to rows that the reader should know of, a sentence each.
+
+    Parameters
+    ----------
+    facts : dict
+        As `count_all` gives them.
+    special_in_text : str
+        `text` or `special`.
+    """
+    said = []
+    if facts["mended_rows"]:
+        said.append(
+            f"the template refuses {facts['mended_rows']} of the {facts['kept']} rows as they "
+            f"are; tokens.on_template_error mended them: {_listed(facts['mended'])}"
+        )
+    if facts["special_in_text_rows"]:
+        said.append(
+            f"the text of {facts['special_in_text_rows']} rows holds "
+            f"{facts['special_in_text']} special tokens; they are tokenised as "
+            f"tokens.special_in_text={special_in_text}"
+        )
+    if facts["without_end_token"]:
+        said.append(
+            f"{facts['without_end_token']} of the {facts['kept']} rows have an answer that no "
+            "end-of-turn token follows, since the template writes none; a model does not learn "
+            "from them where to stop; look at tokens.template and the tokenizer's eos token"
+        )
+    return said
 
 
 def complaint(
@@ -104,8 +203,8 @@ def complaint(
     rejected, num_rows = facts["rejected"], total(receipts, "rows")
     if facts["kept"] and rejected <= max_reject_fraction * num_rows:
         return None
-    reasons = sorted(facts["rejects_by_reason"].items(), key=lambda item: (-item[1], item[0]))
-    counts = ", ".join(f"{reason} {count}" for reason, count in reasons) or "there were no rows"
+    reasons = _ordered(facts["rejects_by_reason"])
+    counts = _listed(facts["rejects_by_reason"]) or "there were no rows"
     if facts["kept"]:
         share = rejected / num_rows
         relation = f"{share:.1%}, and tokens.max_reject_fraction={max_reject_fraction}"
@@ -121,10 +220,21 @@ def complaint(
             f"set tokens.on_too_long=keep_answer, since {emptied} rows lost their whole answer "
             f"to tokens.max_length={max_length}"
         )
+    elif main[0] == "template_error":
+        remedies.append("name more policies in tokens.on_template_error, as skip_turn")
     elif main[0] == "too_long":
         remedies.append(f"raise tokens.max_length={max_length} or set tokens.on_too_long=truncate")
     fault = f"tokens: {rejected} of {num_rows} rows were rejected ({relation}): {counts}"
     return fault, "Remedy: " + "; or ".join(remedies) + "."
+
+
+def _ordered(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Put the most frequent first."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in _ordered(counts))
 
 
 def _is_emptied(rejected: Rejected) -> bool:

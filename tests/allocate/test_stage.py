@@ -50,7 +50,7 @@ def test_candidates_line_up_by_row_id(tmp_path: Path) -> None:
     inputs = clustered(tmp_path, center=True)
     rows, row_ids = read_candidates(inputs)
     assert row_ids.tolist() == np.setdiff1d(np.arange(240), MISSING).tolist()
-    assert np.array_equal(rows.multiplicity, column(inputs["rows"], "multiplicity")[row_ids])
+    assert np.array_equal(rows.multiplicity, column(inputs["screen"], "multiplicity")[row_ids])
     assert np.array_equal(rows.num_tokens, column(inputs["tokens"], "num_tokens")[row_ids])
     assert np.array_equal(rows.cluster, column(inputs["cluster"], "cluster")[row_ids])
     assert np.array_equal(rows.read_signal("loss"), inputs["embed"].array("loss"))
@@ -94,7 +94,7 @@ def test_weights_give_back_the_shares_of_the_original_mixture(tmp_path: Path) ->
     weights = found.array("weight").astype(np.float64)
     assert abs(weights.mean() - 1) < 1e-6
     embedded = inputs["embed"].array("row_id")
-    copies = column(inputs["rows"], "multiplicity")[embedded]
+    copies = column(inputs["screen"], "multiplicity")[embedded]
     mass = np.bincount(inputs["cluster"].array("cluster"), weights=copies)
     shares = np.bincount(found.array("cluster"), weights=weights) / weights.sum()
     assert np.allclose(shares, mass / mass.sum(), atol=1e-6)

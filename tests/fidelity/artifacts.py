@@ -11,7 +11,7 @@ from stages.allocate.stage import ALLOCATE_STAGE, AllocateConfig
 from stages.cluster.stage import CLUSTER_STAGE, ClusterConfig
 from stages.contract.draft import Draft
 from stages.contract.parts import Outcome, cut
-from stages.contract.schemas import ROWS, SIGNALS, TOKENS, embed_schema
+from stages.contract.schemas import ROWS, SCREEN, SIGNALS, TOKENS, embed_schema
 from stages.contract.tables import Layout
 from stages.embed.worker import EMBED_LAYOUT
 
@@ -60,6 +60,15 @@ def write_rows(store, num_rows, rows_per_part):
     return write_artifact(store, "rows", table, num_rows, rows_per_part=rows_per_part)
 
 
+def write_screen(store, rows, rows_per_part):
+    """Keep every row, each for itself."""
+    columns = {"row_id": rows.array("row_id"), "multiplicity": [1] * rows.num_rows}
+    table = pa.table(columns, schema=SCREEN)
+    return write_artifact(
+        store, "screen", table, rows.num_rows, rows_per_part=rows_per_part, parent=rows
+    )
+
+
 def write_tokens(store, rows, input_ids, labels, rows_per_part):
     columns = {
         "row_id": list(range(len(input_ids))),
@@ -101,7 +110,12 @@ def embedded(store, embeddings, *, refused=(), rows_per_part=100):
         layout=EMBED_LAYOUT,
         parent=tokens,
     )
-    return {"rows": rows, "tokens": tokens, "embed": embed}
+    return {
+        "rows": rows,
+        "screen": write_screen(store, rows, rows_per_part),
+        "tokens": tokens,
+        "embed": embed,
+    }
 
 
 def run_stage(stage, settings, inputs, store, key):

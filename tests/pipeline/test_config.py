@@ -56,6 +56,18 @@ MISTAKES = [
     (["tokens.max_length=abc"], ["tokens.max_length=abc", "whole number"]),
     (["tokens.on_too_long=cut"], ["tokens.on_too_long=cut", "keep_answer"]),
     (["rows.dialect=alpacca"], ["rows.dialect=alpacca", "alpaca"]),
+    (["screen.duplicates=drop"], ["screen.duplicates=drop", "collapse, keep"]),
+    (["screen.near_duplicates=yes"], ["screen.near_duplicates=yes", "off, report"]),
+    (["screen.near_threshold=0"], ["screen.near_threshold=0", "(0, 1]"]),
+    (["screen.near_threshold=80"], ["screen.near_threshold=80", "(0, 1]"]),
+    (["screen.benchmarks=a.jsonl"], ["must be a list", "screen.benchmarks=[a.jsonl]"]),
+    (["screen.ngram=0"], ["screen.ngram=0", ">= 1"]),
+    (["screen.on_leak=dorp"], ["screen.on_leak=dorp", "screen.on_leak=drop"]),
+    (["screen.benchmark=[a.jsonl]"], ["screen.benchmark", "did you mean screen.benchmarks"]),
+    (
+        ["screen.near_duplicates=collapse", "screen.duplicates=keep"],
+        ["screen.near_duplicates=collapse", "screen.duplicates=keep"],
+    ),
     (["rows.max_reject_fraction=2"], ["rows.max_reject_fraction=2"]),
     (["compute=gpu9"], ["compute=gpu9", "gpu8"]),
     (["compute.workers=-1"], ["compute.workers=-1", ">= 0"]),
@@ -83,6 +95,10 @@ def test_a_mistake_names_key_value_and_remedy(overrides: list[str], words: list[
         (["rows.path=nope.jsonl"], ["rows.path=nope.jsonl", "does not exist"]),
         (["rows.path=stages/missing"], ["rows.path=stages/missing", "does not exist"]),
         (["rows.path=Makefile"], ["rows.path=Makefile"]),
+        (["screen.benchmarks=[no.jsonl]"], ["screen.benchmarks=no.jsonl", "does not exist"]),
+        (["screen.benchmarks=[tests/*.nope]"], ["screen.benchmarks=tests/*.nope", "not exist"]),
+        (["screen.benchmarks=[Makefile]"], ["screen.benchmarks=Makefile", ".jsonl"]),
+        (["screen.benchmarks=[tests]"], ["screen.benchmarks=tests", "is a folder"]),
         (["out=stages"], ["out=stages", "did not write"]),
         (["out=Makefile"], ["out=Makefile", "folder"]),
     ],
@@ -106,7 +122,7 @@ def test_defaults_in_conf_are_those_of_the_code() -> None:
 
 
 def test_every_key_of_a_section_is_written_in_conf() -> None:
-    for section in ("rows", "tokens", "embed", "cluster", "allocate"):
+    for section in ("rows", "screen", "tokens", "embed", "cluster", "allocate"):
         written = yaml.safe_load((ROOT / "conf" / section / "default.yaml").read_text())
         fields = {field.name for field in dataclasses.fields(getattr(Config(), section))}
         assert set(written) == fields - {"selector"}
@@ -121,8 +137,8 @@ def test_clusters_follow_workers_unless_set() -> None:
 
 def test_one_seed_reaches_every_section() -> None:
     config = compose(["seed=7"])
-    seeds = [config.rows.seed, config.embed.seed, config.cluster.seed, config.allocate.seed]
-    assert seeds == [7, 7, 7, 7]
+    sections = (config.rows, config.screen, config.embed, config.cluster, config.allocate)
+    assert [section.seed for section in sections] == [7] * 5
 
 
 def test_the_name_of_a_run_is_that_of_its_data() -> None:
@@ -146,7 +162,7 @@ def test_a_budget_keeps_the_text_it_was_written_as(text: str) -> None:
 def test_the_paper_is_one_experiment() -> None:
     config = compose(["experiment=paper", "allocate.num_workers=8"])
     cluster, allocate = config.cluster, config.allocate
-    assert config.embed.feature == "target_row"
+    assert (config.screen.duplicates, config.embed.feature) == ("keep", "target_row")
     assert (cluster.num_clusters, cluster.n_init, cluster.min_rows) == (8, 10, 0)
     assert (cluster.normalize, cluster.center, cluster.slack) == (True, False, 0.5)
     assert (allocate.ratio, allocate.micro_batch) == (1.0, 1)

@@ -14,6 +14,8 @@ from tests.conftest import ROOT
 from tests.pipeline.runs import Run, command, environment, run
 from tests.tiny import tiny_model
 
+STAGES = ("rows", "screen", "tokens", "embed", "cluster", "allocate", "shards")
+
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Run:
@@ -29,7 +31,7 @@ def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_says_where_the_shards_are_and_what_was_asked_and_got(first: Run) -> None:
-    assert first.stages("running") == ["rows", "tokens", "embed", "cluster", "allocate", "shards"]
+    assert first.stages("running") == list(STAGES)
     assert f"The shards are in {first.out}" in first.printed
     assert "asked     allocate.ratio=1.0" in first.printed
     assert "got       " in first.printed
@@ -40,7 +42,7 @@ def test_the_published_folder_keeps_every_promise(first: Run) -> None:
     assert verify(first.out) == []
     manifest = json.loads((first.out / "manifest.json").read_text())
     assert manifest["world_size"] == 4
-    assert set(manifest["keys"]) == {"rows", "tokens", "embed", "cluster", "allocate", "shards"}
+    assert set(manifest["keys"]) == set(STAGES)
     assert manifest["settings"]["allocate"]["selector"]["class"] == "ClusterBalanced"
 
 
@@ -77,7 +79,7 @@ def test_ray_workers_give_the_same_bytes_as_this_process(
 def test_a_second_run_does_nothing_and_says_so(first: Run, model_folder: Path) -> None:
     again = run(first.out.parent, model_folder, "compute=local")
     assert again.stages("running") == []
-    assert again.stages("reused") == ["rows", "tokens", "embed", "cluster", "allocate", "shards"]
+    assert again.stages("reused") == list(STAGES)
     assert again.shards() == first.shards()
     assert "loading the model" not in again.log
 
@@ -92,7 +94,7 @@ def test_another_keep_rule_reuses_everything_up_to_the_clusters(
         "allocate.selector.keep=nearest",
         f"out={tmp_path / 'nearest'}",
     )
-    assert other.stages("reused") == ["rows", "tokens", "embed", "cluster"]
+    assert other.stages("reused") == list(STAGES[:5])
     assert other.stages("running") == ["allocate", "shards"]
     assert "loading the model" not in other.log
     assert "changed since" in other.log and "selector.keep" in other.log
@@ -104,7 +106,7 @@ def test_reshard_reruns_only_what_depends_on_the_workers(
     assert run(tmp_path, model_folder, "compute=local").status == 0
     again = run(tmp_path, model_folder, "allocate.num_workers=8", verb="reshard")
     assert again.status == 0, again.log
-    assert again.stages("reused") == ["rows", "tokens", "embed"]
+    assert again.stages("reused") == list(STAGES[:4])
     assert again.stages("running") == ["cluster", "allocate", "shards"]
     assert "loading the model" not in again.log
     assert len(again.shards()) == 8
@@ -146,7 +148,7 @@ def test_a_run_killed_in_mid_embed_loses_at_most_one_part_per_worker(
 
     again = run(folder, slow_model, *overrides)
     assert again.status == 0, again.log
-    assert again.stages("reused") == ["rows", "tokens"]
+    assert again.stages("reused") == list(STAGES[:3])
     reused = int(again.log.split("resumed: ")[1].split(" of ")[0])
     assert reused >= finished, again.log
     assert again.shards() == whole.shards()
@@ -176,6 +178,7 @@ def test_a_damaged_part_of_a_killed_run_is_made_again(
     again = run(tmp_path, model_folder, "compute.workers=2")
     assert again.status == 0, again.log
     assert "resumed: 4 of 12 parts" in again.log
+    assert f"{torn.name} is not whole; its part is made again" in again.log
     assert again.shards() == done.shards() == first.shards()
 
 

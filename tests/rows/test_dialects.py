@@ -53,7 +53,9 @@ def test_text_parts_are_joined_and_other_parts_refused() -> None:
         ({}, "no_messages"),
         ({"messages": "text"}, "no_messages"),
         ({"messages": ["text"]}, "not_a_message"),
-        (ask(("critic", "x"), ("assistant", "A")), "unknown_role"),
+        (ask(("critic", "x"), ("teller", "A")), "unknown_role"),
+        ({"messages": [{"content": "x"}]}, "unknown_role"),
+        ({"messages": [{"role": 7, "content": "x"}]}, "unknown_role"),
         (ask(("user", "U")), "no_assistant_turn"),
         (ask(("user", " \n"), ("assistant", "A")), "empty_user_turn"),
         (ask(("user", None), ("assistant", "A")), "empty_user_turn"),
@@ -62,6 +64,11 @@ def test_text_parts_are_joined_and_other_parts_refused() -> None:
 )
 def test_messages_that_are_no_conversation(row: Columns, expected: str) -> None:
     assert reason("messages", row) == expected
+
+
+def test_roles_in_any_capitals_and_roles_that_nobody_knows() -> None:
+    row = ask(("System", "S"), ("USER", "U"), ("critic", "C"), ("Model", "A"))
+    assert [role for role, _ in said("messages", row)] == ["system", "user", "critic", "assistant"]
 
 
 def test_sharegpt_roles() -> None:

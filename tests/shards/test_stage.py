@@ -19,7 +19,8 @@ from stages.shards.stage import SHARDS, ShardsSettings
 from tests.artifacts import bytes_of, run_stage
 from tests.shards.sets import TEXTS, make
 
-SAME_TEXT = ("uid", "source", "messages", "meta", "multiplicity")
+SAME_TEXT = ("uid", "source", "messages", "meta")
+SAME_COUNT = ("multiplicity",)
 SAME_TOKENS = ("input_ids", "labels", "num_tokens")
 
 
@@ -43,8 +44,9 @@ def test_shards_are_the_selection_in_order_with_weights_and_text(
     ]
     ids = np.concatenate([table["row_id"].to_numpy() for table in tables])
     assert sorted(ids.tolist()) == plan["row_id"].to_pylist()
-    texts, tokens = (
+    texts, counts, tokens = (
         rows_by_id(artifacts["rows"], SAME_TEXT),
+        rows_by_id(artifacts["screen"], SAME_COUNT),
         rows_by_id(artifacts["tokens"], SAME_TOKENS),
     )
     for worker, table in enumerate(tables):
@@ -56,6 +58,8 @@ def test_shards_are_the_selection_in_order_with_weights_and_text(
         for row in table.to_pylist():
             for name in SAME_TEXT:
                 assert row[name] == texts[row["row_id"]][name]
+            for name in SAME_COUNT:
+                assert row[name] == counts[row["row_id"]][name]
             for name in SAME_TOKENS:
                 assert row[name] == tokens[row["row_id"]][name]
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.tokens.encode import Encoded, Rejected, trained
+from stages.tokens.encode import Encoded, Rejected
+from stages.tokens.mask import answer_runs, trained
 from stages.tokens.truncate import IGNORED
 from tests.tiny import EOS
 from tests.tokens.samples import encoder, supervised, turns
@@ -87,14 +88,19 @@ def test_a_batch_equals_one_row_at_a_time(rows: list[tuple[str, str]]) -> None:
             assert one == alone
 
 
+def mask(offsets: np.ndarray, *spans: tuple[int, int]) -> list[bool]:
+    marked: list[bool] = trained(len(offsets), answer_runs(offsets, spans)).tolist()
+    return marked
+
+
 def test_tokens_between_the_first_and_last_of_an_answer_are_trained() -> None:
     # characters: 0 prompt, 1..3 answer; the third token has no width of its own
     offsets = np.array([[0, 1], [1, 2], [2, 2], [2, 3], [3, 3], [4, 5]])
-    assert trained(offsets, [(1, 3)]).tolist() == [False, True, True, True, False, False]
+    assert mask(offsets, (1, 3)) == [False, True, True, True, False, False]
     # spaces trimmed off: the fifth token stands for character 3
     offsets = np.array([[0, 1], [1, 2], [2, 3], [4, 4], [4, 5]])
-    assert trained(offsets, [(1, 4)]).tolist() == [False, True, True, True, False]
-    assert trained(np.zeros((0, 2), np.int64), [(0, 1)]).tolist() == []
+    assert mask(offsets, (1, 4)) == [False, True, True, True, False]
+    assert mask(np.zeros((0, 2), np.int64), (0, 1)) == []
 
 
 def test_a_bos_is_put_before_texts_that_lack_it() -> None:

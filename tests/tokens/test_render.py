@@ -1,6 +1,7 @@
 """Exact renderings, templates that misbehave, and rows with nulls and tool calls."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -43,9 +44,16 @@ TOOLS = (
 )
 
 
-def render(source: str, messages: list[dict[str, Any]], meta: str = "{}") -> Rendering:
+def render(
+    source: str, messages: list[dict[str, Any]], meta: str = "{}", policies: Sequence[str] = ()
+) -> Rendering:
     return render_row(
-        messages, meta, template=Template("test", source, source), tokenizer=encoder().tokenizer
+        messages,
+        meta,
+        template=Template("test", source, source),
+        tokenizer=encoder().tokenizer,
+        special=encoder().special,
+        policies=policies,
     )
 
 

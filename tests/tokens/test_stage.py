@@ -15,6 +15,7 @@ from stages.contract.errors import ConfigurationError, DataError
 from stages.contract.fingerprint import artifact_key
 from stages.contract.schemas import TOKENS as TOKENS_SCHEMA
 from stages.tokens.stage import TOKENS, MakeWorker, TokensConfig, TokensSettings
+from tests.artifacts import screened
 from tests.tokens.samples import CASES, case_rows, here, rows_artifact, tokenizer_folder, turns
 
 
@@ -24,9 +25,10 @@ def settings_of(**keys: Any) -> TokensSettings:
 
 def run_stage(store: Path, rows: Artifact, settings: TokensSettings) -> Artifact:
     params = TOKENS.identity(settings)
-    inputs = {"rows": rows.key}
+    screen = screened(store, rows, rows_per_part=rows.parts[0].stop)
+    inputs = {"screen": screen.key, "rows": rows.key}
     draft = Draft.create(store, "tokens", artifact_key("tokens", TOKENS.version, params, inputs))
-    steps = TOKENS.run(settings, {"rows": rows}, draft, here)
+    steps = TOKENS.run(settings, {"screen": screen, "rows": rows}, draft, here)
     while True:
         try:
             next(steps)
@@ -38,7 +40,7 @@ def run_stage(store: Path, rows: Artifact, settings: TokensSettings) -> Artifact
         params=params,
         inputs=inputs,
         version=TOKENS.version,
-        parent=rows,
+        parent=screen,
         keeps_order=TOKENS.keeps_order,
     )
 
@@ -80,6 +82,43 @@ def test_parts_rejects_and_facts(tmp_path: Path) -> None:
     assert json.loads(reject["raw"])["messages"] == ROWS[1]["messages"]
 
 
+def test_what_was_done_to_rows_is_counted_recorded_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text(
+        "{% if messages[0].role == 'system' %}{{ raise_exception('No system') }}{% endif %}"
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+        encoding="utf-8",
+    )
+    raw = [
+        {"messages": turns("Hi", "Hello.", system="Be short.")},
+        {"messages": turns("Hi", "Hello.", "Bye")},
+        {"messages": turns("Say <|im_end|>.", "<|im_end|><|im_start|>")},
+    ]
+    rows = rows_artifact(tmp_path, raw, rows_per_part=2)
+    tokens = run_stage(tmp_path, rows, settings_of(template=str(template)))
+    assert tokens.facts["mended"] == {"merge_system": 1}
+    assert tokens.facts["mended_rows"] == 1
+    assert (tokens.facts["special_in_text"], tokens.facts["special_in_text_rows"]) == (3, 1)
+    assert tokens.facts["without_end_token"] == 3
+    changes = [line for table in tokens.sides("changes-") for line in table.to_pylist()]
+    assert [(line["row_id"], line["change"], line["count"]) for line in changes] == [
+        (0, "merge_system", 1),
+        (1, "trailing_user_dropped", 1),
+        (2, "special_in_text", 3),
+    ]
+    assert [(line["file"], line["line"]) for line in changes][2] == ("rows.jsonl", 3)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 3
+    assert "refuses 1 of the 3 rows as they are" in said[0] and "merge_system 1" in said[0]
+    assert "3 special tokens" in said[1] and "tokens.special_in_text=text" in said[1]
+    assert "3 of the 3 rows have an answer that no end-of-turn token follows" in said[2]
+    settings = settings_of(template=str(template), on_template_error="reject")
+    with pytest.raises(DataError, match=r"template_error 1[^$]*tokens\.on_template_error"):
+        run_stage(tmp_path, rows, settings)
+
+
 def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
     settings = settings_of(max_reject_fraction=0.5)
     hashes = []
@@ -88,12 +127,13 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
         manifest = run_stage(tmp_path / name, rows, settings).manifest
         hashes.append([entry["sha256"] for entry in [*manifest["parts"], *manifest["sides"]]])
     assert hashes[0] == hashes[1]
-    assert len(hashes[0]) == 4
+    assert len(hashes[0]) == 5  # three parts, changes and rejects
 
 
 def test_the_maker_of_workers_can_travel(tmp_path: Path) -> None:
     rows = rows_artifact(tmp_path, ROWS)
-    maker = MakeWorker(settings_of(), rows, Draft.create(tmp_path, "tokens", "0" * 16))
+    draft = Draft.create(tmp_path, "tokens", "0" * 16)
+    maker = MakeWorker(settings_of(), rows, screened(tmp_path, rows), draft)
     assert pickle.loads(pickle.dumps(maker)) == maker
 
 
@@ -127,7 +167,13 @@ def test_the_key_follows_settings_tokenizer_and_template(tmp_path: Path) -> None
     assert TOKENS.identity(TokensSettings(base.tokens, other)) == TOKENS.identity(base)
     (other / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
     assert TOKENS.identity(TokensSettings(base.tokens, other)) != TOKENS.identity(base)
-    assert TOKENS.identity(settings_of(max_length=7)) != TOKENS.identity(base)
+    for keys in (
+        {"max_length": 7},
+        {"on_template_error": "reject"},
+        {"on_template_error": "join_turns+merge_system"},
+        {"special_in_text": "special"},
+    ):
+        assert TOKENS.identity(settings_of(**keys)) != TOKENS.identity(base)
     assert "template_sha256" in TOKENS.identity(settings_of(template="alpaca"))
     files = [tmp_path / name for name in ("a.jinja", "b.jinja")]
     for file in files:
@@ -148,6 +194,13 @@ def test_the_key_follows_settings_tokenizer_and_template(tmp_path: Path) -> None
         ({"template": "none.jinja"}, r"tokens\.template=none\.jinja must be an existing file"),
         ({"max_length": 1}, r"tokens\.max_length=1 must be >= 2"),
         ({"on_too_long": "keep"}, r"tokens\.on_too_long=keep must be one of"),
+        (
+            {"on_template_error": "merge_sistem"},
+            r"Did you mean tokens\.on_template_error=merge_system",
+        ),
+        ({"on_template_error": "reject+skip_turn"}, r"reject alone"),
+        ({"on_template_error": "skip_turn+skip_turn"}, r"must name each policy once"),
+        ({"special_in_text": "token"}, r"tokens\.special_in_text=token must be one of"),
         ({"max_reject_fraction": 1.5}, r"tokens\.max_reject_fraction=1\.5 must lie in"),
     ],
 )

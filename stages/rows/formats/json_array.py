@@ -1,8 +1,10 @@
 """A JSON array of rows, or objects one after the other, read through a window that slides.
 
 Memory holds the window and one row. A row that is broken inside is skipped up to its closing
-bracket, and the rows after it are read. One object that has Definition and Instances is a task
-of Natural-Instructions: it is read whole, and each of its instances is a row.
+bracket, and the rows after it are read. The array may lie in an object, as its `data`, `rows` or
+a like word behind plain values, and several may stand one after the other. One object that has
+Definition and Instances is a task of Natural-Instructions: it is read whole, and each of its
+instances is a row.
 """
 
 import codecs
@@ -16,29 +18,38 @@ from stages.rows.formats.opening import opening, trouble
 from stages.rows.formats.record import DECODER, Record, from_json, from_value
 
 WINDOW_BYTES = 1 << 20
+HEAD_CHARS = 1 << 16
 MAX_ROW_CHARS = 64 << 20
 
 _SPACE = re.compile(r"[ \t\r\n\ufeff]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|["\[\]{},]', re.DOTALL)
+_COLON = re.compile(r"[ \t\r\n:]*")
+_TEXT = r'"(?:[^"\\]++|\\.)*+"'
+_PLAIN = rf"(?:{_TEXT}|[\w.+-]++)"
+_WRAPPER = re.compile(
+    rf"\{{(?:\s*{_TEXT}\s*:\s*{_PLAIN}\s*,)*\s*"
+    r'"(?:data|dataset|examples|items|records|rows|samples|train)"\s*:\s*\[(?=\s*[\[{])'
+)
+_CONVERSATION = re.compile(r'\[\s*\{\s*"(?:role"\s*:|from"\s*:\s*"[^"]*"\s*,\s*"value"\s*:)')
 _INSTANCES = re.compile(r'(?<!\\)"Instances"\s*:\s*\[')
 _NOT_PER_INSTANCE = ("Instances", "Positive Examples", "Negative Examples")
 
 
 def read(path: Path) -> Iterator[Record]:
-    """Read the objects of an array, or those that stand one after the other."""
+    """Read the objects of arrays, or those that stand one after the other."""
     with opening(path) as stream:
         window = _Window(stream)
-        if window.skip(_SPACE) == "[":
-            window.take(window.at + 1)
+        wrapper = window.ahead(_WRAPPER) if window.skip(_SPACE) == "{" else None
+        if wrapper:
+            window.take(wrapper.end())
             yield from _elements(window)
-            if not window.cut and window.skip(_SPACE):
-                line, offset = window.line, window.offset
-                detail = "text after the end of the array"
-                rest = window.take(len(window.text))
-                yield Record(line, offset, None, rest, "not_json", detail)
-            return
-        while window.skip(_SPACE):
+            yield from _beside(window)
+        while mark := window.skip(_SPACE):
+            if mark == "[" and not window.ahead(_CONVERSATION):
+                window.take(window.at + 1)
+                yield from _elements(window)
+                continue
             record = window.value()
             task = record.value or {}
             if "Definition" in task and isinstance(task.get("Instances"), list):
@@ -54,6 +65,22 @@ def _elements(window: "_Window") -> Iterator[Record]:
     while (mark := window.skip(_SEPARATORS)) not in ("", "]"):
         yield window.value()
     if mark:
+        window.take(window.at + 1)
+    elif not window.cut:
+        window.cut = True
+        yield window.ended_early(window.line, window.offset, b"")
+
+
+def _beside(window: "_Window") -> Iterator[Record]:
+    """Take the rest of the object that an array of rows lay in; other rows in it are a reject."""
+    while window.skip(_SEPARATORS) == '"':
+        key = window.value().raw_bytes().decode("utf-8", "replace")
+        window.skip(_COLON)
+        record = window.value()
+        if (record.raw or b"").startswith((b"[{", b"[[")):
+            detail = f"{key} stands beside the array of rows, which alone is read"
+            yield Record(record.line, record.offset, None, record.raw, "not_the_rows", detail)
+    if window.skip(_SPACE) == "}":
         window.take(window.at + 1)
     elif not window.cut:
         window.cut = True
@@ -126,6 +153,12 @@ class _Window:
                 return self.text[self.at]
             if not self.more():
                 return ""
+
+    def ahead(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Match what comes next, and take nothing."""
+        while len(self.text) - self.at < HEAD_CHARS and self.more():
+            pass
+        return pattern.match(self.text, self.at)
 
     def value(self) -> Record:
         """Take one value, sound or broken."""

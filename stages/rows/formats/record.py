@@ -2,6 +2,7 @@ r"""What every format hands over: one record per row of a file, readable or not,
 
 - A key that holds null is no key, at any depth: Arrow pads missing keys with null, so a padded
   row and the same row without padding must be one.
+- A bare list of messages is a row that has them as `messages`.
 - Of a key that comes twice the last counts.
 - NaN, Infinity and numbers beyond a double are no JSON; they are kept, letter by letter, as text
   (`{"score": "NaN"}`), so that `meta` can be read by every JSON reader.
@@ -81,6 +82,8 @@ def from_json(raw: bytes, line: int, offset: int) -> Record:
 
 def from_value(value: object, raw: bytes, line: int, offset: int) -> Record:
     """Judge a value that was parsed from JSON; never raises."""
+    if _is_conversation(value):
+        value = {"messages": value}
     if not isinstance(value, dict):
         return Record(line, offset, None, raw, "not_an_object", f"a {type(value).__name__}")
     try:
@@ -92,6 +95,16 @@ def from_value(value: object, raw: bytes, line: int, offset: int) -> Record:
     except RecursionError:
         return Record(line, offset, None, raw, "not_json", "nested too deeply")
     return Record(line, offset, columns, raw)
+
+
+def _is_conversation(value: object) -> bool:
+    """Say whether a value is a list of messages, by the keys of each."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, dict) for item in value)
+        and all("role" in item or {"from", "value"} <= set(item) for item in value)
+    )
 
 
 def without_nulls(value: Any) -> Any:

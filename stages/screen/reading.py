@@ -1,0 +1,163 @@
+"""Benchmark files: found before any work, read into one table of words."""
+
+import glob
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stages.contract.errors import ConfigurationError, DataError
+from stages.rows.formats import known_suffixes, read_file, suffix_of
+from stages.screen.leaks import LeakIndex, Text, needed
+from stages.screen.text import bare_words
+
+log = logging.getLogger(__name__)
+
+WORDS = pa.schema(
+    [("benchmark", pa.int64()), ("line", pa.int64()), ("words", pa.list_(pa.large_string()))]
+)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A file of a test set, under the name by which facts and evidence call it."""
+
+    name: str
+    path: Path
+
+
+@dataclass
+class BenchmarkFacts:
+    """What was read of a file.
+
+    Attributes
+    ----------
+    items : int
+        Lines or records that were read.
+    too_short : int
+        Items with no text long enough to be matched.
+    unreadable : int
+        Lines that could not be read: what they hold is not looked for.
+    unreadable_bytes : int
+        Bytes of these lines.
+    """
+
+    items: int = 0
+    too_short: int = 0
+    unreadable: int = 0
+    unreadable_bytes: int = 0
+
+
+def find_benchmarks(patterns: Sequence[str]) -> tuple[Benchmark, ...]:
+    """Find the files that `screen.benchmarks` means; reads none of them.
+
+    Raises
+    ------
+    ConfigurationError
+        If one does not exist, or has no known format.
+    """
+    paths: dict[Path, None] = {}
+    for pattern in patterns:
+        place = Path(pattern).expanduser()
+        if place.is_file():
+            found = [place]
+        else:
+            names = sorted(glob.glob(str(place), recursive=True))
+            found = [Path(name) for name in names if Path(name).is_file()]
+        if not found:
+            what = "is a folder" if place.is_dir() else "does not exist"
+            raise ConfigurationError(
+                f"screen.benchmarks={pattern} {what}; give files or globs, such as "
+                f"screen.benchmarks=[benchmarks/*.jsonl]"
+            )
+        known = [path for path in found if suffix_of(path)]
+        if not known:
+            raise ConfigurationError(
+                f"screen.benchmarks={pattern} has no known format; names must end in "
+                f"{known_suffixes()}"
+            )
+        paths.update(dict.fromkeys(known))
+    short = [path.name for path in paths]
+    return tuple(
+        Benchmark(path.name if short.count(path.name) == 1 else path.as_posix(), path)
+        for path in paths
+    )
+
+
+def read_benchmarks(
+    files: Sequence[Benchmark], ngram: int
+) -> tuple[pa.Table, dict[str, dict[str, int]]]:
+    """Read the texts of all items that are long enough to be matched.
+
+    Returns
+    -------
+    table : pyarrow.Table
+        Of schema `WORDS`.
+    facts : dict
+        By name of the file, the counts of `BenchmarkFacts`.
+
+    Raises
+    ------
+    DataError
+        If a file holds no readable item.
+    """
+    texts: list[Text] = []
+    facts = {}
+    for number, file in enumerate(files):
+        counts = BenchmarkFacts()
+        texts += _texts_of(file, number, ngram, counts)
+        if not counts.items:
+            raise DataError(
+                f"screen.benchmarks: {file.path} holds no item that can be read "
+                f"({counts.unreadable} lines cannot); mend the file or leave it out"
+            )
+        if counts.unreadable:
+            share = counts.unreadable_bytes / max(1, file.path.stat().st_size)
+            log.warning(
+                "screen: %d lines of the benchmark %s cannot be read (%.0f%% of its bytes); "
+                "what they hold is not looked for",
+                counts.unreadable,
+                file.path,
+                100 * min(share, 1.0),
+            )
+        facts[file.name] = asdict(counts)
+    columns = {
+        "benchmark": [text.benchmark for text in texts],
+        "line": [text.line for text in texts],
+        "words": [text.words for text in texts],
+    }
+    return pa.table(columns, schema=WORDS), facts
+
+
+def load_index(path: Path, ngram: int) -> LeakIndex:
+    """Make the index of a table that `read_benchmarks` gave."""
+    rows = pq.read_table(path).to_pylist()
+    return LeakIndex([Text(row["benchmark"], row["line"], row["words"]) for row in rows], ngram)
+
+
+def _texts_of(file: Benchmark, number: int, ngram: int, counts: BenchmarkFacts) -> Iterator[Text]:
+    for record in read_file(file.path):
+        if record.value is None:
+            counts.unreadable += 1
+            counts.unreadable_bytes += len(record.raw or b"")
+            continue
+        counts.items += 1
+        fields = [bare_words(" ".join(_strings(value))) for value in record.value.values()]
+        long_enough = [words for words in fields if needed(len(words), ngram)]
+        counts.too_short += not long_enough
+        yield from (Text(number, record.line, words) for words in long_enough)
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Give all strings of a field, such as the choices of a question."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
