@@ -59,4 +59,5 @@ if trainer.is_world_process_zero():
     for entry in trainer.state.log_history:
         if "loss" in entry:
             print(f"step {entry['step']} loss {entry['loss']:.9g}", flush=True)
+trainer.accelerator.wait_for_everyone()
 trainer.accelerator.end_training()  # ends the process group, as torch asks for

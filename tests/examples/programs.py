@@ -11,6 +11,9 @@ from tests.conftest import ROOT
 EXAMPLES = ROOT / "examples"
 LOSS = re.compile(r"step (\d+) loss (\S+)")
 TIMEOUT_S = 240
+# Seen in 1 of 8 runs on a CPU, when all steps are done: a thread of torch's gloo backend outlives
+# its group as the process ends. It is torch's, so such a run, and no other, is tried again.
+TORN_DOWN, TRIES = "terminate called without an active exception", 3
 
 
 def losses(name: str, folder: Path, *words: str) -> list[float]:
@@ -28,9 +31,12 @@ def losses(name: str, folder: Path, *words: str) -> list[float]:
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
-    )
+    for _ in range(TRIES):
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+        if done.returncode == 0 or TORN_DOWN not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr[-20000:]
     found = {int(step): float(loss) for step, loss in LOSS.findall(done.stdout + done.stderr)}
     assert sorted(found) == list(range(min(found), max(found) + 1))
