@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from stages.cluster.kmeans import FloatArray, IntArray, nearest_centers
 from stages.contract.draft import Draft
 from stages.contract.parts import PartSpec, Receipt, Spread, Worker
+from stages.contract.stage import work_through
 from stages.contract.tables import Layout
 from stages.embed.reading import Space
 
@@ -51,8 +52,7 @@ def find_nearest(
         for i, a in enumerate(starts)
     ]
     make = functools.partial(_make_worker, space, centers, num_candidates, draft)
-    missing = [spec for spec in parts if draft.finished(spec) is None]
-    yield from spread(make, missing, uses_gpu=False)
+    yield from work_through(draft, parts, make, spread)
     tables = [pq.read_table(draft.path / spec.name) for spec in parts]
     table = pa.concat_tables(tables)
     shape = (-1, num_candidates)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from evenshard.shards import IGNORED_LABEL
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
 from stages.contract.parts import PartSpec, Receipt
@@ -121,7 +122,7 @@ class EmbedWorker:
         rows = [int(index) for index in batch]
         input_ids = torch.from_numpy(pad_rows([part.input_ids[i] for i in rows], 0))
         targets = [part.labels[i][1:] for i in rows]
-        places = [np.flatnonzero(target != -100) for target in targets]
+        places = [np.flatnonzero(target != IGNORED_LABEL) for target in targets]
         row_index = np.repeat(np.arange(len(rows)), [place.size for place in places])
         flat_targets = np.concatenate([t[p] for t, p in zip(targets, places, strict=True)])
         device = self.model.head_device

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from evenshard.shards import IGNORED_LABEL
 from stages.tokens.mask import answer_runs, trained
 from stages.tokens.messages import RowRejected
 from stages.tokens.render import Rendering, Template, render_row
 from stages.tokens.spans import Span
 from stages.tokens.special import SpecialTokens
-from stages.tokens.truncate import IGNORED, SHORTEN, Ids, count_targets
+from stages.tokens.truncate import SHORTEN, Ids, count_targets
 
 Tokens = tuple[list[int], list[Span]]
 
@@ -194,7 +195,7 @@ class Encoder:
         if self.adds_bos and (ids.size == 0 or ids[0] != bos):
             ids = np.concatenate([np.asarray([bos], dtype=np.int32), ids])
             mask = np.concatenate([[False], mask])
-        labels = np.where(mask, ids, np.int32(IGNORED))
+        labels = np.where(mask, ids, np.int32(IGNORED_LABEL))
         length, before = ids.size, count_targets(labels)
         if length > self.max_length:
             if self.on_too_long == "reject":

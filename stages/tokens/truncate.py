@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-IGNORED = -100
+from evenshard.shards import IGNORED_LABEL
 
 Ids = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
@@ -20,7 +20,7 @@ def count_targets(labels: Ids) -> int:
     labels : ndarray of shape (num_tokens,)
         Token ids, -100 where nothing is trained. The first is never predicted.
     """
-    return int(np.count_nonzero(labels[1:] != IGNORED))
+    return int(np.count_nonzero(labels[1:] != IGNORED_LABEL))
 
 
 def keep_left(labels: Ids, max_length: int, keep_first: bool) -> Indices:
@@ -61,7 +61,7 @@ def keep_answer(labels: Ids, max_length: int, keep_first: bool) -> Indices:
         Indices of the kept tokens, increasing. At least one stands before the first target,
         so that it is predicted from something.
     """
-    targets = np.flatnonzero(labels != IGNORED)
+    targets = np.flatnonzero(labels != IGNORED_LABEL)
     first_target = int(targets[0]) if targets.size else 0
     num_pinned = int(keep_first and first_target > 0)
     # The token right before the first target stays, unless a pinned one serves.

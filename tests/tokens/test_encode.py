@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenshard.shards import IGNORED_LABEL
 from stages.tokens.encode import Encoded, Rejected
 from stages.tokens.mask import answer_runs, trained
-from stages.tokens.truncate import IGNORED
 from tests.tiny import EOS
 from tests.tokens.samples import encoder, supervised, turns
 
@@ -36,9 +36,9 @@ def test_mask_by_hand() -> None:
     texts = [tokenizer.decode([token]) for token in row.input_ids]
     assert texts[-3:] == ["b", EOS, "\n"]
     assert row.labels.tolist() == [
-        *[IGNORED] * (row.input_ids.size - 3),
+        *[IGNORED_LABEL] * (row.input_ids.size - 3),
         *row.input_ids[-3:-1].tolist(),
-        IGNORED,
+        IGNORED_LABEL,
     ]
     assert row.num_targets == 2
     assert not row.is_truncated
@@ -111,7 +111,7 @@ def test_a_bos_is_put_before_texts_that_lack_it() -> None:
     assert isinstance(without, Encoded) and isinstance(with_bos, Encoded)
     bos = plain.tokenizer.bos_token_id
     assert with_bos.input_ids.tolist() == [bos, *without.input_ids.tolist()]
-    assert with_bos.labels.tolist() == [IGNORED, *without.labels.tolist()]
+    assert with_bos.labels.tolist() == [IGNORED_LABEL, *without.labels.tolist()]
     (begun,) = replace(encoder("chat"), adds_bos=True).encode([row])
     assert isinstance(begun, Encoded)
     assert begun.input_ids.tolist().count(bos) == 2  # those of the two turns

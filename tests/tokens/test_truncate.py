@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.tokens.truncate import IGNORED, SHORTEN, count_targets, keep_answer, keep_left
+from evenshard.shards import IGNORED_LABEL
+from stages.tokens.truncate import SHORTEN, count_targets, keep_answer, keep_left
 
 #                   0     1     2    3  4  5  6
 LABELS = np.array([-100, -100, -100, 7, 8, 9, 5], dtype=np.int32)
@@ -59,5 +60,5 @@ def test_kept_indices_increase_and_fit(labels: list[int], max_length: int, first
     kept = keep_answer(array, max_length, first)
     left = keep_left(array, max_length, first)
     assert count_targets(array[kept]) >= min(count_targets(array[left]), 1)
-    if array[0] == IGNORED and count_targets(array):
+    if array[0] == IGNORED_LABEL and count_targets(array):
         assert count_targets(array[kept]) > 0
