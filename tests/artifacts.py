@@ -128,7 +128,7 @@ def embed_table(row_ids: Sequence[int], embeddings: np.ndarray, *, seed: int = 0
     norms = np.linalg.norm(values, axis=1).astype(np.float32)
     signals = [norms, *(rng.random(num_rows, np.float32) for _ in SIGNALS[1:])]
     columns = [pa.array(np.asarray(row_ids, np.int64)), lists, *map(pa.array, signals)]
-    return pa.table(columns, schema=embed_schema(dim))
+    return pa.table(columns, schema=embed_schema({"embedding": dim}))
 
 
 def store_inputs(

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,8 @@ class Candidates:
 
     Attributes
     ----------
+    row_ids : ndarray of shape (num_rows,), int64
+        Increasing; what random draws are tied to, see `draw`.
     cluster : ndarray of shape (num_rows,), int32
         Cluster of each row.
     distance : ndarray of shape (num_rows,), float32
@@ -24,22 +27,37 @@ class Candidates:
         How many original rows each stands for.
     num_tokens : ndarray of shape (num_rows,), int64
         Length of each row.
+    source : ndarray of shape (num_rows,), int32
+        Number of the source that each row is of.
     centers : ndarray of shape (num_clusters, dim), float32
         Centres, in the space of the clustering.
     read_signal : callable
-        name -> ndarray of shape (num_rows,), float32, a column of the embed table.
+        name -> ndarray of shape (num_rows,), float32: a column of the embed table, or
+        `reference.<column>`, that of the reference model. A ConfigurationError names the key to
+        set where there is none.
     read_embeddings : callable
-        sorted positions -> ndarray of shape (len(positions), dim), float32, prepared as the
+        increasing positions -> ndarray of shape (len(positions), dim), float32, prepared as the
         clustering saw them.
+    read_feature : callable
+        (name, increasing positions) -> ndarray of shape (len(positions), dim), float32, raw: a
+        feature of the pass by its name (target_row, head_sketch, hidden_mean, position_mean).
+        A ConfigurationError names the key to set where the pass did not make it.
+    read_targets : callable
+        (name) -> ndarray of shape (num_targets, dim), float32, the same feature of the rows that
+        the user wants to do well on. A ConfigurationError where none were given.
     """
 
+    row_ids: IntArray
     cluster: npt.NDArray[np.int32]
-    distance: npt.NDArray[np.float32]
+    distance: FloatArray
     multiplicity: IntArray
     num_tokens: IntArray
-    centers: npt.NDArray[np.float32]
-    read_signal: Callable[[str], npt.NDArray[np.float32]]
-    read_embeddings: Callable[[IntArray], npt.NDArray[np.float32]]
+    source: npt.NDArray[np.int32]
+    centers: FloatArray
+    read_signal: Callable[[str], FloatArray]
+    read_embeddings: Callable[[IntArray], FloatArray]
+    read_feature: Callable[[str, IntArray], FloatArray]
+    read_targets: Callable[[str], FloatArray]
 
     @property
     def num_rows(self) -> int:
@@ -60,6 +78,15 @@ class Candidates:
         return np.bincount(
             self.cluster, weights=self.multiplicity, minlength=self.num_clusters
         ).astype(np.float64)
+
+    def draw(self, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        """Draw a number in [0, 1) for every row.
+
+        It belongs to the row's id, so the same rows in another order, or with some of them
+        missing, get the same numbers: a selection by the smallest numbers is nested over budgets
+        and hardly moves when a row is rejected.
+        """
+        return rng.random(int(self.row_ids.max()) + 1)[self.row_ids]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
 """The allocate room's door to the disk: quota, then selection, then weight, then schedule."""
 
+import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from stages.allocate.budget import Asked, StepShape, exact, parse_budget
 from stages.allocate.candidates import Candidates, IntArray
@@ -18,6 +21,7 @@ from stages.allocate.weights import effective_sample_size
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
 from stages.contract.errors import (
+    ConfigurationError,
     require,
     require_at_least,
     require_one_of,
@@ -25,10 +29,10 @@ from stages.contract.errors import (
 )
 from stages.contract.fingerprint import section_params
 from stages.contract.parts import Facts, Outcome, Run, Spread, cut
-from stages.contract.schemas import ALLOCATE
+from stages.contract.schemas import ALLOCATE, ALONE_LOSS, SIGNALS
 from stages.contract.stage import Stage
 from stages.contract.tables import Layout
-from stages.embed.reading import Space, read_mean
+from stages.embed.reading import Space, column_of, space_of
 
 log = logging.getLogger(__name__)
 
@@ -157,20 +161,64 @@ def read_candidates(inputs: Mapping[str, Artifact]) -> tuple[Candidates, IntArra
     token_places = np.searchsorted(tokens.array("row_id"), row_ids)
     screen_places = np.searchsorted(screen.array("row_id"), row_ids)
     params = cluster.manifest["params"]
-    mean = read_mean(embed) if params["center"] else None
-    space = Space(embed, bool(params["normalize"]), mean)
+    space = space_of(embed, params["feature"], params["normalize"], params["center"])
+
+    def read_feature(name: str, places: IntArray) -> npt.NDArray[np.float32]:
+        raw = Space(embed, normalize=False, mean=None, column=column_of(embed, name))
+        return raw.read_rows(row_ids[places])
 
     centers = np.stack(cluster.side("centers.parquet")["center"].to_numpy()).astype(np.float32)
     candidates = Candidates(
+        row_ids=row_ids,
         cluster=cluster.array("cluster"),
         distance=cluster.array("distance"),
         multiplicity=screen.array("multiplicity")[screen_places].astype(np.int64),
         num_tokens=tokens.array("num_tokens")[token_places].astype(np.int64),
+        source=read_sources(inputs["rows"], row_ids),
         centers=centers,
-        read_signal=embed.array,
+        read_signal=functools.partial(read_signal, embed),
         read_embeddings=lambda places: space.read_rows(row_ids[places]),
+        read_feature=read_feature,
+        read_targets=no_targets,
     )
     return candidates, row_ids
+
+
+def read_sources(rows: Artifact, row_ids: IntArray) -> npt.NDArray[np.int32]:
+    """Give each row the number of its source, in the order in which they first appear."""
+    numbers: dict[str, int] = {}
+    codes = []
+    for table in rows.iter_parts(["source"]):
+        coded = table["source"].combine_chunks().dictionary_encode()
+        names = [numbers.setdefault(str(s), len(numbers)) for s in coded.dictionary.to_pylist()]
+        codes.append(np.array(names, np.int32)[coded.indices.fill_null(0).to_numpy()])
+    return np.concatenate(codes)[row_ids]
+
+
+def read_signal(embed: Artifact, name: str) -> npt.NDArray[np.float32]:
+    """Read a column of numbers of the embed table.
+
+    Raises
+    ------
+    ConfigurationError
+        If the pass did not make it.
+    """
+    known = pq.read_schema(embed.path / embed.parts[0].name).names
+    if name not in known:
+        needed = {ALONE_LOSS: "set embed.answer_alone=true"}
+        raise ConfigurationError(
+            f"the signal {name} is needed, and the pass did not make it; "
+            f"{needed.get(name, 'choose one of ' + ', '.join(SIGNALS))}"
+        )
+    return embed.array(name).astype(np.float32)
+
+
+def no_targets(name: str) -> npt.NDArray[np.float32]:
+    """Refuse a selector that compares with target rows where none were given."""
+    raise ConfigurationError(
+        f"allocate.selector needs {name} of target rows, and none were given; choose another "
+        f"selector"
+    )
 
 
 def describe(
@@ -216,8 +264,8 @@ def describe(
 
 ALLOCATE_STAGE = Stage(
     name="allocate",
-    version=1,
-    reads=("embed", "cluster", "tokens", "screen"),
+    version=2,
+    reads=("embed", "cluster", "tokens", "screen", "rows"),
     identity=identity,
     run=run,
 )

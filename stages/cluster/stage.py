@@ -28,7 +28,7 @@ from stages.contract.parts import Facts, Outcome, Receipt, Run, Spread, cut
 from stages.contract.schemas import CENTERS, CLUSTER
 from stages.contract.stage import Stage
 from stages.contract.tables import Layout
-from stages.embed.reading import Space, matrix, read_mean
+from stages.embed.reading import Space, matrix, space_of
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ class ClusterConfig:
     ----------
     num_clusters : int
         K; by default the number of workers.
+    feature : str, optional
+        Which feature of the pass; by default embed.feature.
     normalize, center : bool
         What is done to raw embeddings on reading.
     n_init : int
@@ -65,6 +67,7 @@ class ClusterConfig:
     """
 
     num_clusters: int = 4
+    feature: str | None = None
     normalize: bool = True
     center: bool = False
     n_init: int = 10
@@ -103,8 +106,7 @@ def run(
     embed = inputs["embed"]
     # Sums depend on the number of threads; with one, the same rows give the same bytes.
     with threadpool_limits(1):
-        mean = read_mean(embed) if settings.center else None
-        space = Space(embed, settings.normalize, mean)
+        space = space_of(embed, settings.feature, settings.normalize, settings.center)
         sample = read_sample(space, settings)
         fitted = fit(sample, settings)
         centers, nearest = yield from assign_with_floors(
@@ -138,9 +140,9 @@ def read_sample(space: Space, settings: ClusterConfig) -> FloatArray:
         places = np.sort(rng.choice(num_rows, settings.fit_rows, replace=False))
     pieces = []
     start = 0
-    for table in space.embed.iter_parts(["embedding"]):
+    for table in space.embed.iter_parts([space.column]):
         first, last = np.searchsorted(places, [start, start + table.num_rows])
-        pieces.append(space.prepare(matrix(table)[places[first:last] - start]))
+        pieces.append(space.prepare(matrix(table, space.column)[places[first:last] - start]))
         start += table.num_rows
     return np.concatenate(pieces)
 
@@ -239,4 +241,4 @@ def centers_table(centers: FloatArray, sizes: npt.NDArray[np.int64]) -> pa.Table
     return pa.table([pa.array(numbers), pa.array(sizes), vectors], schema=CENTERS)
 
 
-CLUSTER_STAGE = Stage(name="cluster", version=1, reads=("embed",), identity=identity, run=run)
+CLUSTER_STAGE = Stage(name="cluster", version=2, reads=("embed",), identity=identity, run=run)

@@ -4,6 +4,8 @@ Text is `large_string` in the store, since one column of a large part can pass t
 32-bit offsets reach.
 """
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
 MESSAGE = pa.struct([("role", pa.large_string()), ("content", pa.large_string())])
@@ -73,6 +75,8 @@ SIGNALS = (
     "head_grad_norm",
 )
 
+JUDGE = "judge_sketch"
+
 CLUSTER = pa.schema([("row_id", pa.int64()), ("cluster", pa.int32()), ("distance", pa.float32())])
 
 CENTERS = pa.schema(
@@ -90,9 +94,28 @@ ALLOCATE = pa.schema(
 )
 
 
-def embed_schema(dim: int) -> pa.Schema:
-    """Give the schema of the embed table: raw embeddings of `dim` float32 and the signals."""
+ALONE_LOSS = "answer_alone_loss"
+
+
+def embed_schema(dims: Mapping[str, int], *, alone: bool = False) -> pa.Schema:
+    """Give the schema of the embed table: raw features, the signals, and a loss more if asked.
+
+    Parameters
+    ----------
+    dims : mapping of str to int
+        Size of each column of features; the first is `embedding`.
+    alone : bool
+        Whether the loss of the answer without its prompt is there.
+    """
+    features = [(name, pa.list_(pa.float32(), dim)) for name, dim in dims.items()]
+    signals = (*SIGNALS, *((ALONE_LOSS,) if alone else ()))
     return pa.schema(
-        [("row_id", pa.int64()), ("embedding", pa.list_(pa.float32(), dim))]
-        + [(name, pa.float32()) for name in SIGNALS]
+        [("row_id", pa.int64()), *features, *((name, pa.float32()) for name in signals)]
     )
+
+
+def feature_column(name: str, feature: str) -> str:
+    """Name the column of a feature, where `feature` is the one that `embedding` holds."""
+    if name == feature:
+        return "embedding"
+    return name if name == JUDGE else f"embedding_{name}"

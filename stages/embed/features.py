@@ -12,9 +12,14 @@ features are means over its T positions:
                                              arXiv 2609.12584, its proxy of the gradient)
     head_sketch  mean A^T (p - e_y) (B^T h)^T  a sketch of the whole head gradient
     hidden_mean  mean h                      the plain embedding, for comparison
+    judge_sketch as head_sketch with other maps; quality figures read it, selectors never
+
+and over all n tokens of a row, supervised or not:
+
+    position_mean  sum of t h_t / sum of t   RDS+ (arXiv 2503.01807)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -55,13 +60,13 @@ class RowFeatures:
 
     Attributes
     ----------
-    embedding : Tensor of shape (R, dim)
-        The chosen feature, raw.
+    features : dict of str to Tensor of shape (R, dim)
+        The features that were asked for, raw.
     signals : dict of str to Tensor of shape (R,)
         loss, mean_p, max_p, entropy, el2n, grad_norm_bound, head_grad_norm, embedding_norm.
     """
 
-    embedding: Tensor
+    features: dict[str, Tensor]
     signals: dict[str, Tensor]
 
 
@@ -71,11 +76,11 @@ def row_features(
     num_positions: list[int],
     head: Head,
     *,
-    feature: str,
+    names: Sequence[str],
     chunk: int,
-    sketch: Sketch | None = None,
+    sketches: Mapping[str, Sketch],
 ) -> RowFeatures:
-    """Compute one feature and all signals of the rows of a batch.
+    """Compute features and all signals of the rows of a batch.
 
     Parameters
     ----------
@@ -87,40 +92,74 @@ def row_features(
         Positions of each row, each at least 1, summing to P.
     head : callable
         (C, H) -> logits (C, V).
-    feature : str
-        target_row, hidden_mean or head_sketch.
+    names : sequence of str
+        target_row, hidden_mean, or names of `sketches`. The norm of the first one is the signal
+        embedding_norm.
     chunk : int
         Positions per chunk of logits.
-    sketch : Sketch, optional
-        The maps of `head_sketch`.
+    sketches : mapping of str to Sketch
+        The maps of the sketches that are asked for.
     """
-    signals, folded_PA = position_signals(hidden_PH, targets_P, head, chunk=chunk, sketch=sketch)
+    signals, folded_PA = position_signals(
+        hidden_PH, targets_P, head, chunk=chunk, sketches=list(sketches.values())
+    )
     hidden_PH = hidden_PH.float()
     norms_P = hidden_PH.norm(dim=1)
+    folded = dict(zip(sketches, folded_PA, strict=True))
+    features = {}
+    for name in names:
+        if name == "target_row":
+            features[name] = _row_means(hidden_PH, -signals.wrong_p, num_positions)
+        elif name == "hidden_mean":
+            features[name] = _row_means(hidden_PH, torch.ones_like(norms_P), num_positions)
+        else:
+            projected_PB = hidden_PH @ sketches[name].hidden_map
+            features[name] = _row_sketches(folded[name], projected_PB, num_positions)
     scalars = _row_signals(signals, norms_P, num_positions)
-    if feature == "target_row":
-        embedding = _row_means(hidden_PH, -signals.wrong_p, num_positions)
-    elif feature == "hidden_mean":
-        embedding = _row_means(hidden_PH, torch.ones_like(norms_P), num_positions)
-    else:
-        assert sketch is not None and folded_PA is not None
-        embedding = _row_sketches(folded_PA, hidden_PH @ sketch.hidden_map, num_positions)
-    scalars["embedding_norm"] = embedding.norm(dim=1)
-    return RowFeatures(embedding, scalars)
+    if names:
+        scalars["embedding_norm"] = features[names[0]].norm(dim=1)
+    return RowFeatures(features, scalars)
+
+
+def position_mean(hidden_RTH: Tensor, lengths_R: Tensor) -> Tensor:
+    """Average the last hidden states of all tokens of each row, later ones weighing more.
+
+    The weight of token t = 1, 2, ... is t / sum of t (RDS+, arXiv 2503.01807).
+
+    Parameters
+    ----------
+    hidden_RTH : Tensor of shape (rows, time, hidden)
+        Of rows padded on the right.
+    lengths_R : Tensor of shape (rows,), int64
+        Tokens of each.
+
+    Returns
+    -------
+    Tensor of shape (rows, hidden), float32
+    """
+    places_T = torch.arange(1, hidden_RTH.shape[1] + 1, device=hidden_RTH.device)
+    weights_RT = torch.where(places_T <= lengths_R[:, None], places_T, 0).float()
+    weights_RT = weights_RT / weights_RT.sum(1, keepdim=True)
+    pooled = [
+        weights[:length] @ hidden[:length].float()
+        for weights, hidden, length in zip(weights_RT, hidden_RTH, lengths_R.tolist(), strict=True)
+    ]
+    return torch.stack(pooled)
 
 
 def position_signals(
-    hidden_PH: Tensor, targets_P: Tensor, head: Head, *, chunk: int, sketch: Sketch | None
-) -> tuple[PositionSignals, Tensor | None]:
+    hidden_PH: Tensor, targets_P: Tensor, head: Head, *, chunk: int, sketches: Sequence[Sketch]
+) -> tuple[PositionSignals, list[Tensor]]:
     """Take logits chunk by chunk and keep a few numbers per position.
 
     Returns
     -------
     PositionSignals
         Of all positions.
-    Tensor of shape (P, num_buckets) or None
-        p - e_y folded over the vocabulary, where a sketch was given.
+    list of Tensor of shape (P, num_buckets)
+        p - e_y folded over the vocabulary, by each sketch.
     """
+    vocab_map = torch.cat([sketch.vocab_map for sketch in sketches], dim=1) if sketches else None
     pieces = []
     folds = []
     for start in range(0, targets_P.shape[0], chunk):
@@ -153,11 +192,14 @@ def position_signals(
                 dim=1,
             )
         )
-        if sketch is not None:
-            folds.append(fold_residuals(others_CV, sums_C, wrong_p_C, targets_C1[:, 0], sketch))
+        if vocab_map is not None:
+            targets_C = targets_C1[:, 0]
+            folds.append(fold_residuals(others_CV, sums_C, wrong_p_C, targets_C, vocab_map))
     values = torch.cat(pieces)
     columns = (values[:, index].contiguous() for index in range(len(fields(PositionSignals))))
-    return PositionSignals(*columns), torch.cat(folds) if folds else None
+    sizes = [sketch.num_buckets for sketch in sketches]
+    split = torch.split(torch.cat(folds), sizes, dim=1) if folds else ()
+    return PositionSignals(*columns), list(split)
 
 
 def _row_dot(left_CV: Tensor, right_CV: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.contract.artifact import Artifact
+from stages.contract.errors import ConfigurationError
+from stages.contract.schemas import feature_column
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -51,15 +53,19 @@ class Space:
         Whether rows are scaled to unit length.
     mean : ndarray of shape (dim,), float64, or None
         What is subtracted first.
+    column : str
+        Which column of features.
     """
 
     embed: Artifact
     normalize: bool
     mean: npt.NDArray[np.float64] | None
+    column: str = "embedding"
 
     def read(self, start: int, stop: int) -> FloatArray:
         """Read the prepared embeddings of the rows whose id lies in [start, stop)."""
-        return self.prepare(matrix(self.embed.read(["embedding"], start=start, stop=stop)))
+        table = self.embed.read([self.column], start=start, stop=stop)
+        return self.prepare(matrix(table, self.column))
 
     def read_rows(self, row_ids: npt.NDArray[np.int64]) -> FloatArray:
         """Read the prepared embeddings of some rows, given in increasing order, part by part."""
@@ -67,34 +73,58 @@ class Space:
         for part in self.embed.parts:
             first, last = np.searchsorted(row_ids, [part.start, part.stop])
             if first < last:
-                table = self.embed.read(["row_id", "embedding"], start=part.start, stop=part.stop)
+                columns = ["row_id", self.column]
+                table = self.embed.read(columns, start=part.start, stop=part.stop)
                 inside = np.searchsorted(table["row_id"].to_numpy(), row_ids[first:last])
-                pieces.append(self.prepare(matrix(table)[inside]))
+                pieces.append(self.prepare(matrix(table, self.column)[inside]))
         return np.concatenate(pieces)
 
     @property
     def dim(self) -> int:
         """Size of an embedding."""
         schema = pq.read_schema(self.embed.path / self.embed.parts[0].name)
-        return int(schema.field("embedding").type.list_size)
+        return int(schema.field(self.column).type.list_size)
 
     def prepare(self, embeddings: FloatArray) -> FloatArray:
         """Centre and normalise raw embeddings."""
         return prepare(embeddings, normalize=self.normalize, mean=self.mean)
 
 
-def matrix(table: pa.Table) -> FloatArray:
-    """View the embedding column as an array of shape (num_rows, dim)."""
-    column = table["embedding"].combine_chunks()
-    dim = column.type.list_size
-    values: FloatArray = column.flatten().to_numpy().reshape(-1, dim)
+def matrix(table: pa.Table, column: str = "embedding") -> FloatArray:
+    """View a column of features as an array of shape (num_rows, dim)."""
+    lists = table[column].combine_chunks()
+    dim = lists.type.list_size
+    values: FloatArray = lists.flatten().to_numpy().reshape(-1, dim)
     return values
 
 
-def read_mean(embed: Artifact) -> npt.NDArray[np.float64]:
-    """Average all raw embeddings, part by part in a fixed order."""
+def read_mean(embed: Artifact, column: str = "embedding") -> npt.NDArray[np.float64]:
+    """Average all raw features of a column, part by part in a fixed order."""
     sums = [
-        matrix(table).sum(axis=0, dtype=np.float64) for table in embed.iter_parts(["embedding"])
+        matrix(table, column).sum(axis=0, dtype=np.float64) for table in embed.iter_parts([column])
     ]
     mean: npt.NDArray[np.float64] = np.sum(sums, axis=0) / embed.num_rows
     return mean
+
+
+def column_of(embed: Artifact, name: str) -> str:
+    """Find the column of a feature by the feature's name.
+
+    Raises
+    ------
+    ConfigurationError
+        If the pass did not make it.
+    """
+    column = feature_column(name, embed.manifest["params"]["embed"]["feature"])
+    if column not in pq.read_schema(embed.path / embed.parts[0].name).names:
+        raise ConfigurationError(
+            f"the feature {name} is needed, and the pass did not make it; set embed.also=[{name}] "
+            f"or embed.feature={name}"
+        )
+    return column
+
+
+def space_of(embed: Artifact, feature: str | None, normalize: bool, center: bool) -> Space:
+    """Build the space of a clustering from its settings; `feature` None is embed.feature."""
+    column = "embedding" if feature is None else column_of(embed, feature)
+    return Space(embed, normalize, read_mean(embed, column) if center else None, column)

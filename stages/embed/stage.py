@@ -3,7 +3,7 @@
 import functools
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from stages.contract.errors import (
 )
 from stages.contract.fingerprint import section_params
 from stages.contract.parts import Facts, Outcome, Run, Spread, cut, total
+from stages.contract.schemas import JUDGE
 from stages.contract.stage import Stage, work_through
 from stages.embed.checkpoint import check_model_path, vocabulary_size, weights_sha256
 
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FEATURES = ("target_row", "hidden_mean", "head_sketch")
+FEATURES = ("target_row", "hidden_mean", "head_sketch", "position_mean")
+# Of the sketch's seed: the judge shares no number with the feature that it judges.
+JUDGE_STREAM = 1
 
 
 @dataclass(kw_only=True)
@@ -66,7 +69,13 @@ class EmbedConfig:
     Attributes
     ----------
     feature : str
-        target_row (the paper's), head_sketch or hidden_mean.
+        target_row (the paper's), head_sketch, hidden_mean or position_mean.
+    also : list of str
+        Further features of the same pass, for selectors and clusterings that ask for them.
+    judge : bool
+        Whether a second sketch is kept, by which selections are judged and never made.
+    answer_alone : bool
+        Whether a second pass takes the loss of the answer without its prompt; `ifd` needs it.
     tokens_per_batch : int
         Bound of rows times longest row of a batch.
     rows_per_part : int
@@ -81,6 +90,9 @@ class EmbedConfig:
     """
 
     feature: str = "target_row"
+    also: list[str] = field(default_factory=list)
+    judge: bool = True
+    answer_alone: bool = False
     tokens_per_batch: int = 2048
     rows_per_part: int = 32
     logits_chunk: int = 256
@@ -91,6 +103,8 @@ class EmbedConfig:
     def __post_init__(self) -> None:
         """Check each field by itself."""
         require_one_of("embed.feature", self.feature, FEATURES)
+        for name in self.also:
+            require_one_of("embed.also", name, FEATURES)
         at_least_one = (
             "tokens_per_batch",
             "rows_per_part",
@@ -100,6 +114,12 @@ class EmbedConfig:
         )
         for name in at_least_one:
             require_at_least(f"embed.{name}", getattr(self, name), 1)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """All features of the pass, each once, that of `embedding` first."""
+        names = (self.feature, *sorted(self.also), *((JUDGE,) if self.judge else ()))
+        return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
@@ -139,17 +159,13 @@ class EmbedSettings:
 
 def identity(settings: EmbedSettings) -> Facts:
     """Name the settings, the resolved number format and device, and the weights by content."""
-    without = (
-        ()
-        if settings.embed.feature == "head_sketch"
-        else (
-            "sketch_vocab",
-            "sketch_hidden",
-            "seed",
-        )
-    )
+    sketched = {"head_sketch", JUDGE} & set(settings.embed.features)
+    without = () if sketched else ("sketch_vocab", "sketch_hidden", "seed")
     return {
-        "embed": section_params(settings.embed, without=without),
+        "embed": {
+            **section_params(settings.embed, without=("also", *without)),
+            "also": sorted(set(settings.embed.also) - {settings.embed.feature}),
+        },
         "dtype": settings.dtype,
         "device": settings.device,
         "attn_implementation": settings.model.attn_implementation,
@@ -234,18 +250,26 @@ def load_worker(
         num_devices=settings.num_devices,
     )
     config = settings.embed
-    sketch = None
-    if config.feature == "head_sketch":
-        sketch = make_sketch(
+    seeds: dict[str, int | list[int]] = {
+        "head_sketch": config.seed,
+        JUDGE: [config.seed, JUDGE_STREAM],
+    }
+    sketches = {
+        name: make_sketch(
             model.vocab_size,
             model.hidden_size,
             sketch_vocab=config.sketch_vocab,
             sketch_hidden=config.sketch_hidden,
-            seed=config.seed,
+            seed=seeds[name],
             device=model.head_device,
         )
-    options = PassOptions(config.feature, config.tokens_per_batch, config.logits_chunk)
-    return EmbedWorker(model, sketch, options, tokens, rows, draft)
+        for name in config.features
+        if name in seeds
+    }
+    options = PassOptions(
+        config.features, config.tokens_per_batch, config.logits_chunk, config.answer_alone
+    )
+    return EmbedWorker(model, sketches, options, tokens, rows, draft)
 
 
-EMBED = Stage(name="embed", version=1, reads=("tokens", "rows"), identity=identity, run=run)
+EMBED = Stage(name="embed", version=2, reads=("tokens", "rows"), identity=identity, run=run)

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import resource
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,15 @@ from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
 from stages.contract.parts import PartSpec, Receipt
 from stages.contract.rejects import ROW_COLUMNS, reject_rows
-from stages.contract.schemas import SIGNALS, embed_schema
+from stages.contract.schemas import ALONE_LOSS, SIGNALS, embed_schema, feature_column
 from stages.contract.tables import Layout
 from stages.embed.batching import pad_rows, token_batches
-from stages.embed.features import RowFeatures, row_features
+from stages.embed.features import RowFeatures, position_mean, position_signals, row_features
 from stages.embed.model import TargetModel
 from stages.embed.sketch import Sketch
 
 log = logging.getLogger(__name__)
 
-EMBED_LAYOUT = Layout(compression="none", float_lists=("embedding",), max_group_rows=1 << 20)
 TOKEN_COLUMNS = ("row_id", "input_ids", "labels", "num_tokens")
 
 
@@ -34,9 +34,10 @@ TOKEN_COLUMNS = ("row_id", "input_ids", "labels", "num_tokens")
 class PassOptions:
     """How the pass is cut and what it keeps; see `EmbedConfig` for the meaning of each."""
 
-    feature: str
+    features: tuple[str, ...]
     tokens_per_batch: int
     logits_chunk: int
+    answer_alone: bool = False
 
 
 @dataclass
@@ -57,7 +58,7 @@ class EmbedWorker:
     """A loaded model with the folders that it reads from and writes to."""
 
     model: TargetModel
-    sketch: Sketch | None
+    sketches: Mapping[str, Sketch]
     options: PassOptions
     tokens: Artifact
     rows: Path
@@ -72,14 +73,18 @@ class EmbedWorker:
             self._compute(part, batch)
         row_ids = table["row_id"].to_numpy()
         kept = sorted(part.done)
-        features = (
-            np.stack([part.done[i][0] for i in kept]) if kept else np.empty((0, 1), np.float32)
+        dims = self.dims
+        widths = (sum(dims.values()), len(SIGNALS) + self.options.answer_alone)
+        features, signals = (
+            np.stack([part.done[i][which] for i in kept])
+            if kept
+            else np.empty((0, widths[which]), np.float32)
+            for which in (0, 1)
         )
-        signals = np.stack([part.done[i][1] for i in kept]) if kept else np.empty((0, len(SIGNALS)))
         return self.draft.write_part(
             spec,
-            embed_table(row_ids[kept], features, signals, dim=self.dim),
-            layout=EMBED_LAYOUT,
+            embed_table(row_ids[kept], features, signals, dims=dims),
+            layout=embed_layout(dims),
             sides=self._rejects(spec, part, row_ids),
             tokens=int(lengths.sum()),
             stats={
@@ -90,11 +95,15 @@ class EmbedWorker:
         )
 
     @property
-    def dim(self) -> int:
-        """Size of an embedding."""
-        if self.options.feature == "head_sketch" and self.sketch is not None:
-            return self.sketch.dim
-        return self.model.hidden_size
+    def dims(self) -> dict[str, int]:
+        """Size of each column of features, the main one first."""
+        names = self.options.features
+        return {
+            feature_column(name, names[0]): (
+                self.sketches[name].dim if name in self.sketches else self.model.hidden_size
+            )
+            for name in names
+        }
 
     def _compute(self, part: _Part, batch: npt.NDArray[np.int64]) -> None:
         """Compute a batch; where the device runs out of memory, halve it, down to one row."""
@@ -128,25 +137,61 @@ class EmbedWorker:
         device = self.model.head_device
         with torch.inference_mode():
             hidden_RTH = self.model.trunk(input_ids.to(self.model.device))
+            pooled = None
+            if "position_mean" in self.options.features:
+                lengths = torch.tensor([part.input_ids[i].size for i in rows])
+                pooled = position_mean(hidden_RTH, lengths.to(hidden_RTH.device)).to(device)
             hidden_PH = hidden_RTH[
                 torch.from_numpy(row_index).to(hidden_RTH.device),
                 torch.from_numpy(np.concatenate(places)).to(hidden_RTH.device),
             ].to(device)
             del hidden_RTH
-            return row_features(
+            found = row_features(
                 hidden_PH,
                 torch.from_numpy(flat_targets.astype(np.int64)).to(device),
                 [place.size for place in places],
                 self.model.head,
-                feature=self.options.feature,
+                names=[name for name in self.options.features if name != "position_mean"],
                 chunk=self.options.logits_chunk,
-                sketch=self.sketch,
+                sketches=self.sketches,
             )
+            if pooled is not None:
+                found.features["position_mean"] = pooled
+                first = found.features[self.options.features[0]]
+                found.signals["embedding_norm"] = first.norm(dim=1)
+            if self.options.answer_alone:
+                alone = self._answer_alone([part.input_ids[i] for i in rows], places)
+                found.signals[ALONE_LOSS] = alone
+            return found
+
+    def _answer_alone(
+        self, input_ids: list[npt.NDArray[np.int32]], places: list[npt.NDArray[np.int64]]
+    ) -> torch.Tensor:
+        """Give the mean loss of the supervised tokens with nothing before them (Cherry, IFD).
+
+        Only the row's first token, which starts a text, stays in front; the answers of a row of
+        several turns follow each other.
+        """
+        device = self.model.head_device
+        alone = [
+            np.concatenate([ids[:1], ids[1:][place]])
+            for ids, place in zip(input_ids, places, strict=True)
+        ]
+        counts = [ids.size - 1 for ids in alone]
+        hidden_RTH = self.model.trunk(torch.from_numpy(pad_rows(alone, 0)).to(self.model.device))
+        hidden_PH = torch.cat([h[:n] for h, n in zip(hidden_RTH, counts, strict=True)]).to(device)
+        targets_P = torch.from_numpy(np.concatenate([ids[1:] for ids in alone])).long().to(device)
+        signals, _ = position_signals(
+            hidden_PH, targets_P, self.model.head, chunk=self.options.logits_chunk, sketches=[]
+        )
+        return torch.stack([nll.mean() for nll in torch.split(signals.nll, counts)])
 
     def _keep(self, part: _Part, batch: npt.NDArray[np.int64], features: RowFeatures) -> None:
         """Store finite rows; a row whose numbers are not finite is refused, never defaulted."""
-        embedding = features.embedding.cpu().numpy()
-        signals = torch.stack([features.signals[name] for name in SIGNALS], dim=1).cpu().numpy()
+        chosen = [features.features[name] for name in self.options.features]
+        embedding = torch.cat(chosen, dim=1).cpu().numpy()
+        names = (*SIGNALS, *((ALONE_LOSS,) if self.options.answer_alone else ()))
+        signals = torch.stack([features.signals[name] for name in names], dim=1).cpu().numpy()
         finite = np.isfinite(embedding).all(axis=1) & np.isfinite(signals).all(axis=1)
         for place, index in enumerate(batch.tolist()):
             if finite[place]:
@@ -181,18 +226,26 @@ def list_rows(column: pa.ChunkedArray) -> list[npt.NDArray[np.int32]]:
 
 def embed_table(
     row_ids: npt.NDArray[np.int64],
-    embeddings: npt.NDArray[np.float32],
+    features: npt.NDArray[np.float32],
     signals: npt.NDArray[Any],
     *,
-    dim: int,
+    dims: Mapping[str, int],
 ) -> pa.Table:
-    """Lay features and signals into the columns of the embed table."""
-    flat = pa.array(np.ascontiguousarray(embeddings, np.float32).reshape(-1), pa.float32())
-    if row_ids.size == 0:
-        flat = pa.array([], pa.float32())
-    columns = [pa.array(row_ids, pa.int64()), pa.FixedSizeListArray.from_arrays(flat, dim)]
-    columns += [pa.array(signals[:, i].astype(np.float32)) for i in range(len(SIGNALS))]
-    return pa.table(columns, schema=embed_schema(dim))
+    """Lay features, column beside column, and signals into the columns of the embed table."""
+    columns = [pa.array(row_ids, pa.int64())]
+    start = 0
+    for dim in dims.values():
+        values = np.ascontiguousarray(features[:, start : start + dim], np.float32).reshape(-1)
+        columns.append(pa.FixedSizeListArray.from_arrays(pa.array(values, pa.float32()), dim))
+        start += dim
+    columns += [pa.array(column.astype(np.float32)) for column in signals.T]
+    alone = signals.shape[1] > len(SIGNALS)
+    return pa.table(columns, schema=embed_schema(dims, alone=alone))
+
+
+def embed_layout(columns: Iterable[str]) -> Layout:
+    """Lay out the embed table: these columns of features byte-stream-split, nothing compressed."""
+    return Layout("none", float_lists=tuple(columns), max_group_rows=1 << 20)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -111,6 +111,7 @@ def test_the_class_of_a_choice_is_part_of_the_key_even_with_equal_fields() -> No
 
 
 CHANGED_CLUSTER = {
+    "feature": "head_sketch",
     "num_clusters": 5,
     "normalize": False,
     "center": True,

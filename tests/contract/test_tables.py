@@ -61,7 +61,7 @@ def test_row_groups_respect_both_bounds_and_cover_every_row(
 def test_the_embed_layout_splits_bytes_and_neither_indexes_nor_compresses(tmp_path: Path) -> None:
     worker = pytest.importorskip("stages.embed.worker")
     values = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
-    write_table(embed_table(range(50), values), tmp_path / "t", worker.EMBED_LAYOUT)
+    write_table(embed_table(range(50), values), tmp_path / "t", worker.embed_layout(["embedding"]))
     group = pq.read_metadata(tmp_path / "t").row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
     embedding = columns["embedding.list.element"]

@@ -13,7 +13,7 @@ from stages.contract.draft import Draft
 from stages.contract.parts import Outcome, cut
 from stages.contract.schemas import ROWS, SCREEN, SIGNALS, TOKENS, embed_schema
 from stages.contract.tables import Layout
-from stages.embed.worker import EMBED_LAYOUT
+from stages.embed.worker import embed_layout
 
 CONF = Path(__file__).parents[2] / "conf"
 CASES = Path(__file__).parents[3] / "shared" / "cases"
@@ -99,7 +99,8 @@ def embedded(store, embeddings, *, refused=(), rows_per_part=100):
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(embeddings.ravel()), embeddings.shape[1])
     signals = [pa.array(norms if name == "embedding_norm" else 0 * norms) for name in SIGNALS]
     table = pa.table(
-        [pa.array(row_ids), vectors, *signals], schema=embed_schema(embeddings.shape[1])
+        [pa.array(row_ids), vectors, *signals],
+        schema=embed_schema({"embedding": embeddings.shape[1]}),
     )
     embed = write_artifact(
         store,
@@ -107,7 +108,7 @@ def embedded(store, embeddings, *, refused=(), rows_per_part=100):
         table,
         num_ids,
         rows_per_part=rows_per_part,
-        layout=EMBED_LAYOUT,
+        layout=embed_layout(["embedding"]),
         parent=tokens,
     )
     return {

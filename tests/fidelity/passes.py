@@ -41,10 +41,10 @@ ROWS = make_rows()
 def make_worker(store, target, rows, *, feature="target_row", tokens_per_batch=10**6, chunk=256):
     written = write_rows(store, len(rows), 1000)
     tokens = write_tokens(store, written, [r[0] for r in rows], [r[1] for r in rows], 1000)
-    sketch = sketch_of(target) if feature == "head_sketch" else None
-    options = PassOptions(feature, tokens_per_batch, chunk)
+    sketches = {"head_sketch": sketch_of(target)} if feature == "head_sketch" else {}
+    options = PassOptions((feature,), tokens_per_batch, chunk)
     draft = Draft.create(store, "embed", "hand")
-    return EmbedWorker(target, sketch, options, tokens, written.path, draft)
+    return EmbedWorker(target, sketches, options, tokens, written.path, draft)
 
 
 def sketch_of(target, seed=0, sketch_vocab=64, sketch_hidden=16):

@@ -71,11 +71,9 @@ def test_head_sketch_is_the_sketch_of_autograds_head_gradient(tmp_path, target, 
     """Both maps applied to the exact gradient, as dense matrices."""
     got = embed(tmp_path, target, ROWS, feature="head_sketch")
     sketch = sketch_of(target)
-    fold = torch.zeros(VOCAB, sketch.num_buckets)
-    fold[torch.arange(VOCAB), sketch.bucket_of] = sketch.sign_of
     for embedding, (ids, labels) in zip(got.embedding, ROWS, strict=True):
         gradient = head_gradient_by_autograd(whole, ids, labels)
-        expected = (fold.T @ gradient @ sketch.hidden_map).flatten().numpy()
+        expected = (sketch.vocab_map.T @ gradient @ sketch.hidden_map).flatten().numpy()
         assert np.linalg.norm(embedding - expected) < 1e-5 * np.linalg.norm(expected)
 
 
@@ -94,11 +92,11 @@ def sketches_over_seeds(target, whole, rows, seeds, sketch_vocab, sketch_hidden)
                 targets,
                 counts,
                 target.head,
-                feature="head_sketch",
+                names=["head_sketch"],
                 chunk=256,
-                sketch=sketch,
+                sketches={"head_sketch": sketch},
             )
-        features.append(rows_features.embedding.double())
+        features.append(rows_features.features["head_sketch"].double())
     return torch.stack(features).numpy()
 
 
@@ -126,10 +124,7 @@ def test_inner_products_and_norms_of_sketches_are_unbiased(
 HAND_HEAD = torch.tensor([[math.log(0.5), 0.0], [math.log(0.25), 0.0], [math.log(0.25), 0.0]])
 HAND_HIDDEN = torch.tensor([[1.0, 2.0]])
 HAND_SKETCH = Sketch(
-    order=torch.tensor([0, 2, 1, 0]),
-    signs=torch.tensor([1.0, -1.0, -1.0, 0.0]),
-    bucket_of=torch.tensor([0, 1, 0]),
-    sign_of=torch.tensor([1.0, -1.0, -1.0]),
+    vocab_map=torch.tensor([[1.0, 0.0], [0.0, -1.0], [-1.0, 0.0]]),
     hidden_map=torch.tensor([[1.0], [-1.0]]),
 )
 
@@ -140,26 +135,28 @@ def by_hand(feature, hidden=HAND_HIDDEN, targets=(1,), counts=(1,), sketch=None)
         torch.tensor(targets),
         list(counts),
         lambda h: h @ HAND_HEAD.T,
-        feature=feature,
+        names=[feature],
         chunk=256,
-        sketch=sketch,
+        sketches={"head_sketch": sketch} if sketch else {},
     )
 
 
 def test_target_row_by_hand():
-    np.testing.assert_allclose(by_hand("target_row").embedding, [[-0.75, -1.5]], rtol=1e-6)
+    np.testing.assert_allclose(
+        by_hand("target_row").features["target_row"], [[-0.75, -1.5]], rtol=1e-6
+    )
 
 
 def test_head_sketch_by_hand():
     """p - e_y = (.5, -.75, .25) folds to (.5 - .25, .75); h projects to 1 - 2."""
     got = by_hand("head_sketch", sketch=HAND_SKETCH)
-    np.testing.assert_allclose(got.embedding, [[-0.25, -0.75]], rtol=1e-6)
+    np.testing.assert_allclose(got.features["head_sketch"], [[-0.25, -0.75]], rtol=1e-6)
 
 
 def test_hidden_mean_by_hand():
     hidden = torch.tensor([[1.0, 2.0], [3.0, -4.0], [1.0, 0.0]])
     got = by_hand("hidden_mean", hidden, targets=(0, 1, 2), counts=(2, 1))
-    np.testing.assert_allclose(got.embedding, [[2.0, -1.0], [1.0, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(got.features["hidden_mean"], [[2.0, -1.0], [1.0, 0.0]], rtol=1e-6)
 
 
 def test_a_model_that_masks_logits_has_finite_signals():
@@ -172,13 +169,13 @@ def test_a_model_that_masks_logits_has_finite_signals():
         logits[:, 5] = -torch.inf
         return logits
 
-    options = {"feature": "target_row", "chunk": 3}
+    options = {"names": ["target_row"], "chunk": 3, "sketches": {}}
     targets = torch.tensor([0, 1, 2, 3])
     got = row_features(hidden, targets, [2, 2], masked, **options)
     plain = row_features(hidden, targets, [2, 2], lambda states: states @ weight[:5].T, **options)
     for name, values in got.signals.items():
         assert torch.allclose(values, plain.signals[name], atol=1e-6), name
-    assert torch.allclose(got.embedding, plain.embedding, atol=1e-6)
+    assert torch.allclose(got.features["target_row"], plain.features["target_row"], atol=1e-6)
 
 
 def test_signals_by_hand():
@@ -250,7 +247,7 @@ def test_features_and_signals_of_confident_rows_are_the_dense_ones(sharpness):
     hidden = 0.4 * sharpness * weight[targets]
     hidden += 0.05 * torch.randn(50, HIDDEN, generator=generator)
     got = row_features(
-        hidden, targets, [50], lambda h: h @ weight.T, feature="target_row", chunk=256
+        hidden, targets, [50], lambda h: h @ weight.T, names=["target_row"], chunk=256, sketches={}
     )
     p = torch.softmax(hidden.double() @ weight.double().T, 1)
     wrong = p.clone()
@@ -258,7 +255,7 @@ def test_features_and_signals_of_confident_rows_are_the_dense_ones(sharpness):
     missing = wrong.sum(1)  # 1 - p_y without cancellation
     norms = (wrong.square().sum(1) + missing.square()).sqrt()
     expected = -(missing[:, None] * hidden.double()).mean(0)
-    error = (got.embedding[0].double() - expected).norm() / expected.norm()
+    error = (got.features["target_row"][0].double() - expected).norm() / expected.norm()
     signals = {
         "el2n": norms.mean(),
         "grad_norm_bound": norms.square().sum().sqrt() / 50,

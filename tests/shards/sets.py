@@ -1,5 +1,6 @@
 """A whole small run from rows to a published folder, without a model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from evenshard.shards import Manifest
 from stages.allocate.stage import ALLOCATE_STAGE, AllocateConfig
 from stages.cluster.stage import CLUSTER_STAGE, ClusterConfig
 from stages.contract.artifact import Artifact
+from stages.contract.parts import Facts
 from stages.contract.rejects import reject_rows
-from stages.contract.schemas import REJECTS, ROWS, embed_schema
+from stages.contract.schemas import LEAKS, REJECTS, ROWS, SCREEN, TOKENS, embed_schema
+from stages.shards.card import Published
 from stages.shards.publish import publish
 from stages.shards.stage import SHARDS, ShardsSettings
+from stages.tokens.tally import CHANGES
 from tests.artifacts import EMBED_LAYOUT, blobs, here, run_stage, save, store_inputs
 
 TEXTS = (
@@ -26,6 +29,11 @@ TEXTS = (
 )
 MISSING = (0, 5, 64, 130)
 DIM = 8
+FOUND: Facts = {
+    "duplicates": {"mode": "collapse", "rows": 7, "groups": 3, "largest_group": 4},
+    "near_duplicates": {"mode": "off", "rows": 0, "groups": 0, "largest_group": 0},
+    "leaks": {"mode": "drop", "ngram": 13, "rows": 0, "benchmarks": {}},
+}
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class Made:
     artifacts: dict[str, Artifact]
     allocate: AllocateConfig
 
-    def publish(self, out: Path, *, name: str = "small") -> Manifest:
+    def publish(self, out: Path, *, name: str = "small") -> Published:
         section = {
             key: getattr(self.allocate, key)
             for key in ("num_workers", "micro_batch", "accumulation", "objective")
@@ -52,10 +60,23 @@ class Made:
 
 
 def make(
-    store: Path, *, num_rows: int = 200, rejects: bool = True, spread: Any = here, **allocate: Any
+    store: Path,
+    *,
+    num_rows: int = 200,
+    rejects: bool = True,
+    found: Facts = FOUND,
+    leaked: Sequence[int] = (),
+    changed: Sequence[tuple[int, str]] = (),
+    spread: Any = here,
+    **allocate: Any,
 ) -> Made:
-    """Run everything over rows of odd texts, with duplicates, gaps and rejects."""
+    """Run everything over rows of odd texts, with duplicates, gaps and rejects.
+
+    `found`, `leaked` and `changed` are what the screen and the tokens tell of the rows.
+    """
     inputs = clustered(store, num_rows=num_rows, rejects=rejects)
+    if found != FOUND or leaked or changed:
+        inputs |= told(store, inputs, found, leaked, changed)
     return finish(store, inputs, spread=spread, **{"budget": "50%", **allocate})
 
 
@@ -72,6 +93,7 @@ def clustered(store: Path, *, num_rows: int, rejects: bool) -> dict[str, Artifac
         multiplicity=rng.integers(1, 5, num_rows).tolist(),
         texts=TEXTS,
     )
+    inputs |= told(store, inputs, FOUND, (), ())
     if rejects:
         inputs = {**inputs, **rejected(store, inputs, num_rows)}
     settings = ClusterConfig(num_clusters=3, n_init=2, min_rows=0)
@@ -86,6 +108,48 @@ def finish(
     made = {**inputs, "allocate": run_stage(ALLOCATE_STAGE, config, inputs, store)}
     shards = run_stage(SHARDS, ShardsSettings(config.num_workers), made, store, spread)
     return Made({**made, "shards": shards}, config)
+
+
+def told(
+    store: Path,
+    inputs: dict[str, Artifact],
+    found: Facts,
+    leaked: Sequence[int],
+    changed: Sequence[tuple[int, str]],
+) -> dict[str, Artifact]:
+    """Give screen and tokens artifacts that hold the same rows, and tell of them."""
+    hits = [
+        {"row_id": i, "benchmark": "b", "benchmark_line": 1, "ngram": "a b", "share": 0.5}
+        for i in leaked
+    ]
+    screen = save(
+        store,
+        "screen",
+        inputs["screen"].read(SCREEN.names),
+        rows_per_part=64,
+        parent=inputs["rows"],
+        facts=found,
+        sides={"leaks.parquet": pa.Table.from_pylist(hits, schema=LEAKS)},
+    )
+    lines = [
+        {"row_id": i, "file": "rows.jsonl", "line": i + 1, "change": change, "count": 2}
+        for i, change in changed
+    ]
+    halves = (lines[: len(lines) // 2], lines[len(lines) // 2 :])
+    tokens = save(
+        store,
+        "tokens",
+        inputs["tokens"].read(TOKENS.names),
+        stop=inputs["rows"].num_rows,
+        rows_per_part=64,
+        parent=screen,
+        sides={
+            f"changes-{part:05d}.parquet": pa.Table.from_pylist(half, schema=CHANGES)
+            for part, half in enumerate(halves)
+            if half
+        },
+    )
+    return {"screen": screen, "tokens": tokens}
 
 
 def rejected(store: Path, inputs: dict[str, Artifact], num_rows: int) -> dict[str, Artifact]:
@@ -114,7 +178,7 @@ def rejected(store: Path, inputs: dict[str, Artifact], num_rows: int) -> dict[st
     embed = save(
         store,
         "embed",
-        inputs["embed"].read(embed_schema(DIM).names),
+        inputs["embed"].read(embed_schema({"embedding": DIM}).names),
         stop=num_rows,
         rows_per_part=64,
         parent=inputs["tokens"],

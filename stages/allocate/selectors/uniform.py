@@ -20,6 +20,7 @@ class Uniform:
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:
         """Choose exactly `budget.num_rows` rows; a row weighs as its exact duplicates together."""
-        # Of one permutation, so that a smaller budget keeps a part of a larger one's rows.
-        kept = np.sort(rng.permutation(candidates.num_rows)[: budget.num_rows])
+        # By the smallest numbers, so that a smaller budget keeps a part of a larger one's rows.
+        order = np.argsort(candidates.draw(rng), kind="stable")
+        kept = np.sort(order[: budget.num_rows])
         return kept, to_mean_one(candidates.multiplicity[kept].astype(np.float64))
