@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from evenshard.loss import make_loss as make_loss
     from evenshard.loss import step_denominator as step_denominator
     from evenshard.loss import weighted_loss as weighted_loss
+    from evenshard.loss_check import check_loss as check_loss
     from evenshard.sampler import ShardSampler as ShardSampler
     from evenshard.trainer import WeightedShards as WeightedShards
 
@@ -36,6 +37,7 @@ _ON_USE = {
     "ShardSampler": "evenshard.sampler",
     "WeightCollator": "evenshard.collate",
     "WeightedShards": "evenshard.trainer",
+    "check_loss": "evenshard.loss_check",
     "make_loader": "evenshard.loader",
     "make_loss": "evenshard.loss",
     "step_denominator": "evenshard.loss",
@@ -55,6 +57,7 @@ __all__ = [
     "WeightCollator",
     "WeightedShards",
     "__version__",
+    "check_loss",
     "check_start",
     "diagnose",
     "load_shard",

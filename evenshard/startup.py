@@ -6,55 +6,23 @@ Trainers cut a loader a second time, shuffle it, drop columns or pack rows, and 
 they did shows in the row ids: `look` takes them without moving the loader, `diagnose` compares
 them with the plan and names the setting, and `check_start` lets all ranks know, so that the error
 is raised on each and none waits for another.
-Longer than other files, since each trap has its own words.
+Longer than other files, since each kind of loader is looked at in its own way.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from evenshard.diagnosis import Batches as Batches
+from evenshard.diagnosis import Seen as Seen
+from evenshard.diagnosis import diagnose as diagnose
 from evenshard.plan import Plan
 from evenshard.shards import ShardError
-from evenshard.shardset import PADDING
 
 STEPS_LOOKED_AT = 2  # where only the batches themselves tell the row ids
-WEIGHT_COLUMNS = frozenset({"weight", "loss_weight"})
-AGAIN = "accelerate.prepare, Trainer and DistributedSampler share a loader out among the ranks"
-
-Batches = tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a rank's loader gives.
-
-    Attributes
-    ----------
-    batches : tuple of tuple of int, or None
-        Row ids of the first micro-batches, or of all; None where nothing tells them.
-    columns : frozenset of str
-        Names in the first batch.
-    num_batches : int or None
-        Micro-batches that the loader gives, where it tells.
-    sequences : int or None
-        Sequences that the first batch marks inside its rows, where it does.
-    world_size : int or None
-        Ranks of the process group, where there is one.
-    epoch, begin : int
-        Where the loader begins: an epoch, and a micro-batch of it.
-    """
-
-    batches: Batches | None
-    columns: frozenset[str]
-    num_batches: int | None = None
-    sequences: int | None = None
-    world_size: int | None = None
-    epoch: int = 0
-    begin: int = 0
 
 
 class Report(NamedTuple):
@@ -92,7 +60,7 @@ def check_start(
         On all ranks alike, if any of them would train on other rows, drop weights, or have
         another number of batches.
     """
-    world_size = _group_size(group)
+    world_size = group_size(group)
     failure: Exception | None = None
     try:
         seen = look(loader, plan, world_size=world_size, epoch=epoch, start=start)
@@ -100,7 +68,7 @@ def check_start(
     except Exception as error:  # the other ranks wait for this one's report
         failure = error
         report = Report(None, f"{type(error).__name__}: {error}")
-    fault = find_faults([report] if world_size is None else _gather(report, group, world_size))
+    fault = find_faults(gather(report, group))
     if fault is not None:
         raise ShardError(f"training would not follow the plan. {fault}") from failure
 
@@ -124,128 +92,6 @@ def find_faults(reports: Sequence[Report]) -> str | None:
     return "; ".join(parts) or None
 
 
-def diagnose(seen: Seen, plan: Plan, rank: int) -> str | None:
-    """Say what is wrong with a rank's loader and which setting to change; None if nothing is."""
-    if seen.world_size is not None and seen.world_size != plan.world_size:
-        return (
-            f"the process group has world_size={seen.world_size}, must equal the plan's "
-            f"{plan.world_size}; make the plan with world_size={seen.world_size}"
-        )
-    if seen.sequences is not None and seen.sequences > plan.micro_batch:
-        return (
-            f"a batch holds {seen.sequences} sequences, must be the plan's micro_batch="
-            f"{plan.micro_batch}: rows were packed together, which drops their weights; "
-            f"set packing=False"
-        )
-    if not seen.columns & WEIGHT_COLUMNS:
-        return (
-            f"batches hold {', '.join(sorted(seen.columns)) or 'nothing'} and neither weight nor "
-            f"loss_weight: the trainer or the collator dropped the column; set "
-            f"remove_unused_columns=False (in TRL also packing=False) and use WeightCollator"
-        )
-    if seen.batches is None:
-        return (
-            "neither the batches nor the loader's dataset hold row_id, so the order cannot be "
-            "checked; keep the column (remove_unused_columns=False; WeightCollator with "
-            "keep_row_ids=True) and set packing=False"
-        )
-    expected = _expected(seen, plan, rank)
-    count = len(expected) if seen.num_batches is None else seen.num_batches
-    if seen.batches == expected[: len(seen.batches)] and count == len(expected):
-        return None
-    pairs = zip(seen.batches, expected, strict=False)
-    shared = min(len(seen.batches), len(expected))
-    differs = next((i for i, (one, other) in enumerate(pairs) if one != other), shared)
-    where = f"batch {differs} has rows {_short(seen.batches, differs)}, must have "
-    where += f"{_short(expected, differs)}: "
-    if set(chain(*seen.batches)) - set(chain(*expected)):
-        return where + _explain_foreign(seen.batches, expected, differs, plan, rank)
-    return where + _explain_own(seen.batches, expected, count, plan)
-
-
-def _expected(seen: Seen, plan: Plan, rank: int) -> Batches:
-    """Give the row ids of the plan from where the loader begins."""
-    step, skipped = divmod(seen.begin, plan.accumulation)
-    batches = list(plan.batches(seen.epoch, rank, step))[skipped:]
-    numbers = np.array(batches, np.int64).reshape(-1, plan.micro_batch)
-    return tuple(map(tuple, plan.shards.row_ids(numbers).tolist()))
-
-
-def _explain_own(found: Batches, expected: Batches, count: int, plan: Plan) -> str:
-    """Name the trap where a rank gets rows of its own alone."""
-    rows, own = list(chain(*found)), list(chain(*expected))
-    if rows == own[: len(rows)]:
-        sizes = "/".join(map(str, sorted({len(batch) for batch in found})))
-        if sizes != str(plan.micro_batch):
-            return (
-                f"batches have {sizes} rows, must have the plan's micro_batch={plan.micro_batch}; "
-                f"set per_device_train_batch_size={plan.micro_batch}, or make the plan with "
-                f"another micro_batch"
-            )
-        return (
-            f"the loader has {count} batches, must have the plan's {len(expected)}: rows were "
-            f"left out or added; give the whole shard, without drop_last or a limit of samples"
-        )
-    real = [row for row in rows if row != PADDING]
-    if len(set(real)) < len(real) and len(set(own) & set(real)) == len(set(real)):
-        return (
-            "rows come more than once: an iterable dataset gives all its rows to each worker of "
-            "the loader, and even_batches repeats rows; set num_workers=0, or use make_loader"
-        )
-    places = {row: place for place, row in enumerate(own)}
-    at = [places[row] for row in real]
-    if count < len(expected) or (len(at) > 1 and at == sorted(at)):
-        part = f"sees {count} of its {len(expected)} batches, and not in a row"
-        if count >= len(expected):  # or no count is known
-            part = "gets its rows with gaps (or all shards' files lie in a row: use make_loader)"
-        return (
-            f"the rank {part}: its loader was cut again ({AGAIN}); use prepare_data_loader("
-            f"loader, num_processes=1, process_index=0), evenshard's WeightedShards mixin, or no "
-            f"DistributedSampler"
-        )
-    return (
-        "these are the rank's rows in another order, and its steps no longer cover the clusters; "
-        "set shuffle=False (Trainer: train_sampling_strategy='sequential'), and by set_epoch the "
-        "epoch that is checked"
-    )
-
-
-def _explain_foreign(found: Batches, expected: Batches, differs: int, plan: Plan, rank: int) -> str:
-    """Name the trap where a rank gets rows that are not its own."""
-    shards = plan.shards
-    rows = set(chain(*found)) - {PADDING}
-    strangers = rows - set(shards.row_id.ravel().tolist())
-    if strangers:
-        return f"row_id={min(strangers)} is not in {shards.folder}; give the loader of this folder"
-    if differs and differs >= min(len(found), len(expected)) - 1:
-        return (
-            f"the end of the epoch is filled with rows of its beginning, as Accelerate's "
-            f"even_batches does; give the loader a multiple of {plan.rows_per_step} rows with "
-            f"per_device_train_batch_size={plan.micro_batch}, or set dataloader_drop_last=True"
-        )
-    owners = [w for w in range(shards.world_size) if rows & set(shards.row_id[w].tolist())]
-    mine = plan.workers_of(rank)
-    if len(owners) == 1 and owners[0] not in mine:
-        return (
-            f"these are of shard {owners[0]}, rank {rank} reads {mine}; pass the global rank, and "
-            f"with Accelerate or Trainer set dispatch_batches=False"
-        )
-    return (
-        f"the rank gets rows of shards {owners}, must get those of {mine}: rows of all shards "
-        f"were cut in another way than they lie. Accelerate, Trainer and Megatron take blocks of "
-        f"a micro-batch (`evenshard export --to block`, dispatch_batches=False), "
-        f"DistributedSampler takes strides (`evenshard export --to strided`), both with "
-        f"shuffle=False; or use make_loader or the WeightedShards mixin"
-    )
-
-
-def _short(batches: Batches, index: int) -> str:
-    if index >= len(batches):
-        return "[]"
-    rows = ", ".join(map(str, batches[index][:4]))
-    return f"[{rows}{', ...' if len(batches[index]) > 4 else ''}]"
-
-
 def look(
     loader: Any, plan: Plan, *, world_size: int | None = None, epoch: int = 0, start: int = 0
 ) -> Seen:
@@ -259,6 +105,15 @@ def look(
         raise ShardError(
             f"loader={type(loader).__name__} must be a loader or a list of its first batches: "
             f"an iterator would lose the batches that are looked at"
+        )
+    elif _is_dispatcher(loader) and plan.world_size > 1:
+        # To iterate over it is a collective call: where rank 0 fails, the others wait for ever.
+        raise ShardError(
+            "loader=DataLoaderDispatcher lets rank 0 read the rows of all ranks, as Accelerate and "
+            "Trainer do with a stream: other ranks' files are never read, and a batch of a "
+            "WeightCollator cannot be cut; set dispatch_batches=False for a stream of one file a "
+            "rank or in block order; where each rank streams its own rows use "
+            "prepare_data_loader(loader, num_processes=1, process_index=0)"
         )
     elif _is_map_style(loader):
         return _look_at_indices(loader, most, world_size, epoch, begin)
@@ -279,7 +134,7 @@ def look(
 
 
 def _is_map_style(loader: Any) -> bool:
-    """Whether indices tell what a loader will give. Accelerate's dispatcher moves them about."""
+    """Whether indices tell what a loader will give."""
     from torch.utils.data import IterableDataset
 
     dataset = getattr(loader, "dataset", None)
@@ -287,8 +142,12 @@ def _is_map_style(loader: Any) -> bool:
         getattr(loader, "batch_sampler", None) is not None
         and hasattr(dataset, "__getitem__")
         and not isinstance(dataset, IterableDataset)
-        and type(loader).__name__ != "DataLoaderDispatcher"
+        and not _is_dispatcher(loader)
     )
+
+
+def _is_dispatcher(loader: Any) -> bool:
+    return type(loader).__name__ == "DataLoaderDispatcher"
 
 
 def _look_at_indices(
@@ -352,6 +211,8 @@ def _first_batches(loader: Any, most: int) -> tuple[list[Any], int | None]:
         count = None
     with torch.random.fork_rng(devices=[]):
         batches = list(islice(iter(loader), most))
+    if len(batches) < most:  # it ended, whatever its length says
+        count = len(batches)
     if hasattr(loader, "end"):  # Accelerate's loaders believe that they are still iterated over
         loader.end()
     return batches, count
@@ -375,7 +236,8 @@ def _ints(values: Any) -> list[int]:
     return [int(value) for value in (listed if isinstance(listed, list | tuple) else [listed])]
 
 
-def _group_size(group: Any) -> int | None:
+def group_size(group: Any) -> int | None:
+    """Count the ranks of a process group, None where there is none."""
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():
@@ -383,9 +245,13 @@ def _group_size(group: Any) -> int | None:
     return dist.get_world_size(group)
 
 
-def _gather(report: Report, group: Any, world_size: int) -> list[Report]:
+def gather(report: Report, group: Any) -> list[Report]:
+    """Give the reports of all ranks of a process group, to all of them."""
     import torch.distributed as dist
 
+    world_size = group_size(group)
+    if world_size is None:
+        return [report]
     reports: list[Any] = [None] * world_size
     dist.all_gather_object(reports, report, group)
     return reports

@@ -314,7 +314,8 @@ def test_all_ranks_are_told(folder: Path) -> None:
     assert "ranks have different numbers of batches, [8, 5]" in uneven
     assert "ranks 0, 1: the process group has world_size=2, must equal the plan's 4" in world
     assert "rank 1: ValueError: invalid literal" in bad
-    assert "rank 1: batch 0" in dispatched and "dispatch_batches=False" in dispatched
+    assert "ranks 0, 1: ShardError: loader=DataLoaderDispatcher lets rank 0 read" in dispatched
+    assert "set dispatch_batches=False" in dispatched
 
 
 def fail_on_one(rank: int, world_size: int) -> None:
