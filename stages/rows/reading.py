@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from stages.contract.errors import DataError
 from stages.contract.fingerprint import canonical_json
+from stages.contract.shown import one_line
 from stages.rows.dialects import DIALECTS, Columns, Conversation, Message, Problem
 from stages.rows.formats import Record
 from stages.rows.formats.record import json_text
@@ -160,7 +161,8 @@ def _outcomes(record: Record, file: str, dialect: str) -> Iterator[Row | Reject]
 
 
 def _reject(record: Record, file: str, reason: str, detail: str) -> Reject:
-    return Reject(file, record.line, record.offset, reason, detail, record.raw_bytes())
+    raw = record.raw_bytes()
+    return Reject(file, record.line, record.offset, reason, one_line(detail), raw)
 
 
 def _source(rest: Columns) -> str:

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.contract.errors import ConfigurationError, DataError
+from stages.contract.errors import ConfigurationError, DataError, require
+from stages.contract.shown import one_line
 from stages.rows.dialects import DIALECTS, Columns, Problem
 from stages.rows.formats import Record, hub, known_suffixes, read_file, suffix_of
+from stages.rows.formats.record import is_utf8
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ def find(path: str) -> tuple[Found, ...]:
             raise ConfigurationError(
                 f"rows.path={path} has no known format; its name must end in {known_suffixes()}"
             )
+        require(is_utf8(path), f"rows.path={path!r} is not UTF-8; give the file another name")
         return (Found(place.name, place),)
     if place.is_dir():
         return _in_folder(place)
@@ -79,7 +82,7 @@ def _in_folder(folder: Path) -> tuple[Found, ...]:
     saved = _saved_to_disk(folder)
     if saved:
         return saved
-    files = [file for file in folder.rglob("*") if file.is_file()]
+    files = [file for file in folder.rglob("*") if _is_file(file)]
     return _known(files, folder, f"rows.path={folder}")
 
 
@@ -87,8 +90,17 @@ def _matching(pattern: str) -> tuple[Found, ...]:
     parts = Path(pattern).parts
     fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
     root = Path(*parts[:fixed])
-    files = [Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file()]
+    files = [Path(name) for name in glob.glob(pattern, recursive=True) if _is_file(Path(name))]
     return _known(files, root, f"rows.path={pattern}")
+
+
+def _is_file(path: Path) -> bool:
+    """Say whether a path is a file; a link of a known format that leads nowhere is told at once."""
+    lost = path.is_symlink() and not path.exists() and suffix_of(path)
+    require(
+        not lost, f"rows.path: {path} is a link that leads nowhere; fetch the file or remove it"
+    )
+    return path.is_file()
 
 
 def _known(files: Sequence[Path], root: Path, asked: str) -> tuple[Found, ...]:
@@ -101,6 +113,11 @@ def _known(files: Sequence[Path], root: Path, asked: str) -> tuple[Found, ...]:
         beside = _NOT_DATA.fullmatch(file.name.split(".")[0])
         ignored = hidden or beside or not suffix_of(file)
         (left if ignored else kept).append(Found(relative.as_posix(), file))
+    for found in kept:
+        require(
+            is_utf8(found.name),
+            f"{asked}: the name {found.name!r} is not UTF-8; give the file another",
+        )
     if left:
         names = sorted(found.name for found in left)
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
@@ -113,22 +130,47 @@ def _known(files: Sequence[Path], root: Path, asked: str) -> tuple[Found, ...]:
 
 
 def _saved_to_disk(folder: Path) -> tuple[Found, ...]:
-    """Find the files of `datasets.save_to_disk`; of several splits, those of `train`."""
+    """Find the files of `datasets.save_to_disk`; of several splits, those of `train`.
+
+    Raises
+    ------
+    ConfigurationError
+        If what it wrote beside the data is damaged, or names a file outside the folder.
+    """
     splits, state = folder / "dataset_dict.json", folder / "state.json"
     if splits.exists():
-        names = json.loads(splits.read_text(encoding="utf-8"))["splits"]
+        names = _listed_in(splits, "splits")
         if "train" not in names:
             raise ConfigurationError(
-                f"rows.path={folder} has the splits {', '.join(names)} and none is named train; "
-                f"set rows.path={folder / names[0]} to read one"
+                f"rows.path={folder} has the splits {one_line(', '.join(names))} and none is named "
+                f"train; set rows.path={one_line(str(folder.joinpath(*names[:1])))} to read one"
             )
-        log.info("rows: of the splits %s of %s train is read", ", ".join(names), folder)
+        log.info("rows: of the splits %s of %s train is read", one_line(", ".join(names)), folder)
         inside = _saved_to_disk(folder / "train")
         return tuple(Found(f"train/{found.name}", found.path) for found in inside)
     if not state.exists() or not (folder / "dataset_info.json").exists():
         return ()
-    files = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
-    return tuple(Found(file["filename"], folder / file["filename"]) for file in files)
+    files = [(name, folder / name) for name in _listed_in(state, "_data_files", "filename")]
+    for name, file in files:
+        parts = Path(name).parts
+        require(
+            not Path(name).is_absolute() and ".." not in parts and file.is_file(),
+            f"{state} names {one_line(name)!r}, which must be a file in its folder; save the data "
+            "set again",
+        )
+    return tuple(Found(name, file) for name, file in files)
+
+
+def _listed_in(file: Path, key: str, inner: str = "") -> list[str]:
+    """Read a list of texts, or of objects that hold one, from a small JSON file."""
+    try:
+        names = json.loads(file.read_text(encoding="utf-8"))[key]
+        names = [name[inner] for name in names] if inner else names
+    except (ValueError, KeyError, TypeError, RecursionError):
+        names = None
+    sound = isinstance(names, list) and all(isinstance(n, str) and is_utf8(n) for n in names)
+    require(sound, f"{file} must list {key} as datasets.save_to_disk does; save the data set again")
+    return list(names or [])
 
 
 def choose(file: str, values: Sequence[Columns], wanted: str) -> tuple[str, tuple[str, ...]]:
@@ -185,7 +227,8 @@ def _something_else(values: Sequence[Columns], columns: Sequence[str], dialect: 
         if any(name in columns for name in _ANSWERABLE):
             return "prompts without answers"
         return "columns that tell no dialect"
-    if dialect == "marked_text" and not any("<|user|>" in str(v.get("text")) for v in values):
+    texts = [text for value in values if isinstance(text := value.get("text"), str)]
+    if dialect == "marked_text" and not any("<|user|>" in text for text in texts):
         return "raw text without roles"
     reasons = set()
     for item in itertools.chain.from_iterable(map(DIALECTS[dialect].convert, values)):
@@ -199,4 +242,4 @@ def _something_else(values: Sequence[Columns], columns: Sequence[str], dialect: 
 
 def _listed(columns: Sequence[str]) -> str:
     more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
-    return f"columns: {', '.join(columns[:8])}{more}"
+    return f"columns: {', '.join(one_line(name, 40) for name in columns[:8])}{more}"

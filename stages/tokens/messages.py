@@ -14,6 +14,10 @@ Message = dict[str, Any]
 ROLES = ("system", "user", "assistant", "tool")  # any other is for the template to know
 
 
+# An answer is found by rendering what stands before it, so time grows with the square of the turns.
+MOST_TURNS = 1000
+
+
 class RowRejected(Exception):
     """One row cannot be trained on; the others can.
 
@@ -68,8 +72,11 @@ def prepare(
     Raises
     ------
     RowRejected
-        `no_supervised_tokens`, `empty_user_turn` or `template_cannot_render_tools`.
+        `no_supervised_tokens`, `empty_user_turn`, `template_cannot_render_tools` or
+        `too_many_turns`.
     """
+    if len(messages) > MOST_TURNS:
+        raise RowRejected("too_many_turns", f"{len(messages)} turns, at most {MOST_TURNS}")
     turns, tools = _with_tool_calls(messages, meta)
     turns, num_dropped = _until_last_answer(turns)
     for index, turn in enumerate(turns):

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages.contract.errors import ConfigurationError, require
+from stages.contract.shown import one_line
 from stages.tokens.mend import mend
 from stages.tokens.messages import ROLES, Conversation, Message, RowRejected, is_answer, prepare
 from stages.tokens.spans import Draw, Span, answer_spans
-from stages.tokens.special import SpecialTokens
+from stages.tokens.special import MOST_PRIVATE, SpecialTokens, num_private
 
 TEMPLATES = ("alpaca", "magicoder", "chatml", "plain")
 
@@ -157,13 +158,17 @@ def render_row(
         )
         for turn in turns:
             if not template.knows(turn["role"]):
-                raise RowRejected("unknown_role", f"{turn['role']}: the template names no such")
+                role = one_line(turn["role"])
+                raise RowRejected("unknown_role", f"{role}: the template names no such")
         return text
 
     def draw(turns: Sequence[Message], prompt: bool) -> str:
         return draw_with(turns, row.tools, prompt)
 
     turns, text, mended = _draw_or_mend(row, draw, policies)
+    if num_private(text) > MOST_PRIVATE:
+        detail = f"{num_private(text)} different private characters, at most {MOST_PRIVATE}"
+        raise RowRejected("too_many_private_characters", detail)
     spans = answer_spans(text, turns, draw, eos=tokenizer.eos_token or "")
     literals = special.find(
         text, [turns, row.tools], lambda parts: draw_with(parts[0], parts[1], False)
@@ -192,7 +197,8 @@ def _draw_or_mend(
         return turns, draw(turns, False), names
     if isinstance(refusal, RowRejected):
         raise refusal
-    raise RowRejected("template_error", f"{type(refusal).__name__}: {refusal}") from refusal
+    detail = one_line(f"{type(refusal).__name__}: {refusal}")
+    raise RowRejected("template_error", detail) from refusal
 
 
 def _check_syntax(template: Template, tokenizer: Any) -> None:

@@ -19,6 +19,7 @@ CHOICES = ("text", "special")
 
 # Private characters, of which text that people exchange has none; those of a row are left out.
 _PRIVATE = range(0xF0000, 0xFFFFE)
+MOST_PRIVATE = 1 << 15  # different ones in a row; nobody writes so many, and marks need some
 
 
 class SpecialTokens:
@@ -116,6 +117,9 @@ class SpecialTokens:
             Ids, and the characters of the text that each stands for.
         """
         stand_ins = _unused("".join(texts), len(self._added))
+        if len(stand_ins) < len(self._added) and len(texts) > 1:  # rows that hold them all together
+            pairs = zip(texts, literals, strict=True)
+            return [self.encode([one], [places])[0] for one, places in pairs]
         of_token = dict(zip(sorted(self._added), stand_ins, strict=True))
         copy = self._copy(of_token)
         ids = {copy.token_to_id(mark): self._ids[token] for token, mark in of_token.items()}
@@ -181,6 +185,11 @@ class SpecialTokens:
             )
             self._copies = {name: copy}
         return self._copies[name]
+
+
+def num_private(text: str) -> int:
+    """Count the different private characters of a text."""
+    return sum(ord(character) in _PRIVATE for character in set(text))
 
 
 def _unused(text: str, count: int) -> list[str]:

@@ -29,7 +29,7 @@ def _is_lines(path: Path) -> bool:
                 return False
         if from_json(first, 1, 0).value is None:
             return False
-        return any(line.strip() for line in stream)
+        return any(line.strip() for line in _peeked(stream))
 
 
 def _jsonl(path: Path) -> Iterator[Record]:

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from stages.contract.errors import DataError
-from stages.rows.formats.columnar import records
+from stages.contract.shown import one_line
+from stages.rows.formats.columnar import records, sound
 from stages.rows.formats.record import Record
 
 _FILE_MAGIC = b"ARROW1"
@@ -23,8 +24,10 @@ def read(path: Path) -> Iterator[Record]:
     """
     try:
         yield from records(_batches(path))
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as Arrow IPC ({error}); fetch it again") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{path} cannot be read as Arrow IPC ({one_line(str(error))}); fetch it again"
+        ) from error
 
 
 def _batches(path: Path) -> Iterator[Any]:
@@ -34,7 +37,7 @@ def _batches(path: Path) -> Iterator[Any]:
         if magic == _FILE_MAGIC:
             with pa.ipc.open_file(source) as reader:
                 for index in range(reader.num_record_batches):
-                    yield reader.get_batch(index)
+                    yield sound(reader.get_batch(index))
         else:
             with pa.ipc.open_stream(source) as reader:
-                yield from reader
+                yield from map(sound, reader)

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stages.contract.errors import DataError
-from stages.rows.formats.opening import CHUNK_BYTES, opening, trouble
-from stages.rows.formats.record import Record
+from stages.contract.shown import one_line
+from stages.rows.formats.opening import CHUNK_BYTES, MAX_ROW_BYTES, opening, trouble
+from stages.rows.formats.record import Record, is_utf8
 
-MAX_CELL_CHARS = 64 << 20
 BOM = b"\xef\xbb\xbf"
 
 
@@ -25,7 +25,7 @@ def read(path: Path) -> Iterator[Record]:
     DataError
         If the header cannot be read.
     """
-    csv.field_size_limit(MAX_CELL_CHARS)
+    csv.field_size_limit(MAX_ROW_BYTES)
     with opening(path) as stream:
         head = stream.peek(CHUNK_BYTES)
         delimiter = _delimiter(head, prefers_tab=".tsv" in path.suffixes)
@@ -35,9 +35,12 @@ def read(path: Path) -> Iterator[Record]:
         try:
             header = next((cells for cells in reader if cells), None)
         except csv.Error as error:
-            raise DataError(f"{path}: the header cannot be read ({error}); repair it") from error
+            fault = one_line(str(error))
+            raise DataError(f"{path}: the header cannot be read ({fault}); repair it") from error
         if header is None:
             return
+        if not is_utf8("".join(header)):
+            raise DataError(f"{path}: the header is not UTF-8; save the file as UTF-8")
         yield from _rows(reader, lines, header, stream)
 
 
@@ -72,7 +75,10 @@ def _delimiter(head: bytes, *, prefers_tab: bool) -> str:
     order = "\t,;" if prefers_tab else ",;\t"
 
     def cells(delimiter: str) -> int:
-        return len(next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), []))
+        try:
+            return len(next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), []))
+        except csv.Error:
+            return 0
 
     return max(order, key=cells)
 
@@ -94,21 +100,31 @@ class _Lines:
         self.line = 0
         self.offset = offset
         self._row_offset = offset
+        self._row_chars = 0
+        self._inside = False  # a line of which a piece was handed over
 
     def __iter__(self) -> "_Lines":
         return self
 
     def __next__(self) -> str:
-        line = next(self._text)
+        line = self._text.readline(MAX_ROW_BYTES)
+        if not line:
+            raise StopIteration
         self.taken.append(line)
-        self.line += 1
+        self._row_chars += len(line)
+        self.line += not self._inside
         self.offset += _num_bytes(line)
+        goes_on = self._inside
+        self._inside = len(line) >= MAX_ROW_BYTES and not line.endswith(("\n", "\r"))
+        if goes_on or self._row_chars >= MAX_ROW_BYTES:
+            raise csv.Error(f"a row of {MAX_ROW_BYTES} characters or more")
         return line
 
     def begin_row(self) -> None:
         """Forget the lines of the row before."""
         self.taken = []
         self._row_offset = self.offset
+        self._row_chars = 0
 
     def row(self, header: list[str], cells: list[str]) -> Record:
         """Make the record of the row that was just read."""
@@ -118,9 +134,7 @@ class _Lines:
         if len(cells) != len(header):
             detail = f"{len(cells)} cells, the header has {len(header)}"
             return Record(line, self._row_offset, None, raw, "broken_csv_row", detail)
-        try:
-            text.encode()
-        except UnicodeEncodeError:
+        if not is_utf8(text):
             return Record(line, self._row_offset, None, raw, "not_utf8", "bytes that are not UTF-8")
         return Record(line, self._row_offset, dict(zip(header, cells, strict=True)), raw)
 

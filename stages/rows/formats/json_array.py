@@ -2,7 +2,8 @@
 
 Memory holds the window and one row. A row that is broken inside is skipped up to its closing
 bracket, and the rows after it are read. The array may lie in an object, as its `data`, `rows` or
-a like word behind plain values, and several may stand one after the other. One object that has
+a like word behind plain values none of which is a column of a row, and several may stand one after
+the other. One object that has
 Definition and Instances is a task of Natural-Instructions: it is read whole, and each of its
 instances is a row.
 """
@@ -14,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from stages.rows.formats.opening import opening, trouble
+from stages.rows.formats.opening import MAX_ROW_BYTES, opening, trouble
 from stages.rows.formats.record import DECODER, Record, from_json, from_value
 
-WINDOW_BYTES = 1 << 20
+# Small, since what is wrong with a broken row is told by counting lines from the window's start.
+WINDOW_BYTES = 1 << 16
 HEAD_CHARS = 1 << 16
-MAX_ROW_CHARS = 64 << 20
 
 _SPACE = re.compile(r"[ \t\r\n\ufeff]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
@@ -31,8 +32,9 @@ _WRAPPER = re.compile(
     rf"\{{(?:\s*{_TEXT}\s*:\s*{_PLAIN}\s*,)*\s*"
     r'"(?:data|dataset|examples|items|records|rows|samples|train)"\s*:\s*\[(?=\s*[\[{])'
 )
+# An object that has one of these is a row itself, whatever list it holds.
+_COLUMN = re.compile(r'"(?:instruction|prompt|question|problem|input|output|text|answer)"\s*:')
 _CONVERSATION = re.compile(r'\[\s*\{\s*"(?:role"\s*:|from"\s*:\s*"[^"]*"\s*,\s*"value"\s*:)')
-_INSTANCES = re.compile(r'(?<!\\)"Instances"\s*:\s*\[')
 _NOT_PER_INSTANCE = ("Instances", "Positive Examples", "Negative Examples")
 
 
@@ -41,7 +43,7 @@ def read(path: Path) -> Iterator[Record]:
     with opening(path) as stream:
         window = _Window(stream)
         wrapper = window.ahead(_WRAPPER) if window.skip(_SPACE) == "{" else None
-        if wrapper:
+        if wrapper and not _COLUMN.search(wrapper.group()):
             window.take(wrapper.end())
             yield from _elements(window)
             yield from _beside(window)
@@ -93,15 +95,31 @@ def _instances(record: Record) -> Iterator[Record]:
     task = {k: v for k, v in (record.value or {}).items() if k not in _NOT_PER_INSTANCE}
     window = _Window(io.BytesIO())
     window.line, window.offset, window.text = record.line, record.offset, raw.decode()
-    found = _INSTANCES.search(window.text)
-    assert found is not None, "the key was parsed"
-    window.take(found.end())
+    window.take(_behind_key(window.text, "Instances") + 1)
     for instance in _elements(window):
         if instance.value is None:
             yield instance
         else:
             value = {**task, **instance.value}
             yield Record(instance.line, instance.offset, value, instance.raw)
+
+
+def _behind_key(text: str, wanted: str) -> int:
+    """Find where the value of a key begins in the text of a sound object; the last one counts."""
+    found = -1
+    at = text.index("{") + 1
+    while text.startswith('"', at := _end_of(_SEPARATORS, text, at)):
+        key, at = DECODER.raw_decode(text, at)
+        at = _end_of(_COLON, text, at)
+        if key == wanted:
+            found = at
+        _, at = DECODER.raw_decode(text, at)
+    return found
+
+
+def _end_of(filler: re.Pattern[str], text: str, at: int) -> int:
+    match = filler.match(text, at)
+    return match.end() if match else at
 
 
 class _Window:
@@ -147,8 +165,7 @@ class _Window:
     def skip(self, filler: re.Pattern[str]) -> str:
         """Take filler and give the character after it, or "" at the end of the file."""
         while True:
-            match = filler.match(self.text, self.at)
-            self.take(match.end() if match else self.at)
+            self.take(_end_of(filler, self.text, self.at))
             if self.at < len(self.text):
                 return self.text[self.at]
             if not self.more():
@@ -168,13 +185,16 @@ class _Window:
                 value, end = DECODER.raw_decode(self.text, self.at)
             except (ValueError, RecursionError):
                 end = _extent(self.text, self.at)
-                short = end < 0 and len(self.text) - self.at < MAX_ROW_CHARS
+                short = end < 0 and len(self.text) - self.at < MAX_ROW_BYTES
                 if short and self.more():
                     continue
                 if end < 0:
                     self.cut = short
                     raw = self.take(len(self.text))
-                    return self.ended_early(line, offset, raw)
+                    if short:
+                        return self.ended_early(line, offset, raw)
+                    detail = f"a value of {MAX_ROW_BYTES} characters or more, rejected in pieces"
+                    return Record(line, offset, None, raw, "row_too_long", detail)
                 return from_json(self.take(max(end, self.at + 1)), line, offset)
             if end == len(self.text) and self.more():
                 continue

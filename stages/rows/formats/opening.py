@@ -17,6 +17,9 @@ import pyarrow as pa
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 CHUNK_BYTES = 1 << 16
 PACKED_BYTES = 1 << 12  # what a broken place costs
+UNPACKED_BYTES = 1 << 20  # at a time: a few packed bytes can stand for gigabytes
+XZ_MEMORY_BYTES = 1 << 30  # a header can ask for 4 GiB; `xz -9` asks for 65 MiB
+MAX_ROW_BYTES = 64 << 20  # of a line or a value of JSON; a longer one is a reject, in pieces
 
 
 class Unpacked(io.RawIOBase):
@@ -61,11 +64,11 @@ def opening(path: Path) -> io.BufferedReader:
     """Open a file for its bytes, unpacked if its name ends in .gz, .bz2, .xz or .zst."""
     suffix = path.suffix.lower()
     if suffix == ".gz":
-        chunks = _unpack(path, lambda: zlib.decompressobj(wbits=31))
+        chunks = _unpack(path, _Gzip)
     elif suffix == ".bz2":
         chunks = _unpack(path, bz2.BZ2Decompressor)
     elif suffix == ".xz":
-        chunks = _unpack(path, lzma.LZMADecompressor)
+        chunks = _unpack(path, lambda: lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES))
     elif suffix == ".zst":
         chunks = _unpack_zstd(path)
     else:
@@ -79,6 +82,32 @@ def trouble(stream: BinaryIO) -> tuple[str, str]:
     return (raw.reason, raw.detail) if isinstance(raw, Unpacked) else ("", "")
 
 
+class _Gzip:
+    """The decompressor of gzip with the methods that those of bz2 and xz have."""
+
+    def __init__(self) -> None:
+        self._unpacker = zlib.decompressobj(wbits=31)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        """Whether a member has ended."""
+        return self._unpacker.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        """What stands behind the member that has ended."""
+        return self._unpacker.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """Unpack at most so many bytes."""
+        waiting = self._unpacker.unconsumed_tail
+        unpacked = self._unpacker.decompress(waiting + data, max_length)
+        # What fills the length may leave more inside the unpacker than packed bytes.
+        self.needs_input = not self._unpacker.unconsumed_tail and len(unpacked) < max_length
+        return unpacked
+
+
 def _unpack(path: Path, make: Callable[[], Any]) -> Iterator[bytes]:
     """Unpack a file that may consist of several members, one after the other."""
     with path.open("rb") as stream:
@@ -90,7 +119,9 @@ def _unpack(path: Path, make: Callable[[], Any]) -> Iterator[bytes]:
                     if not data:
                         break
                     unpacker = make()
-                yield unpacker.decompress(data)
+                yield unpacker.decompress(data, UNPACKED_BYTES)
+                while not unpacker.eof and not unpacker.needs_input:
+                    yield unpacker.decompress(b"", UNPACKED_BYTES)
                 data = unpacker.unused_data
         if not unpacker.eof:
             raise EOFError("the compressed data end before their end mark")

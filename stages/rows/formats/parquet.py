@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.contract.errors import DataError
-from stages.rows.formats.columnar import records, rows_within
+from stages.contract.shown import one_line
+from stages.rows.formats.columnar import records, rows_within, sound
 from stages.rows.formats.record import Record
 
 FIRST_ROWS = 100
@@ -25,8 +26,10 @@ def read(path: Path) -> Iterator[Record]:
     try:
         with pq.ParquetFile(path) as file:
             yield from records(_batches(file))
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as Parquet ({error}); fetch it again") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{path} cannot be read as Parquet ({one_line(str(error))}); fetch it again"
+        ) from error
 
 
 def _batches(file: Any) -> Iterator[Any]:
@@ -35,5 +38,5 @@ def _batches(file: Any) -> Iterator[Any]:
     for group in range(file.num_row_groups):
         for batch in file.iter_batches(batch_size=num_rows, row_groups=[group]):
             fitting = rows_within(batch.num_rows, batch.nbytes)
-            yield batch
+            yield sound(batch)
         num_rows = fitting

@@ -6,6 +6,7 @@ r"""What every format hands over: one record per row of a file, readable or not,
 - Of a key that comes twice the last counts.
 - NaN, Infinity and numbers beyond a double are no JSON; they are kept, letter by letter, as text
   (`{"score": "NaN"}`), so that `meta` can be read by every JSON reader.
+- Values nested in more than 200 levels are rejected as `not_json`.
 - A lone surrogate (`"\ud800"`) cannot be written as UTF-8; its row is rejected as `not_utf8`.
 """
 
@@ -16,6 +17,9 @@ import math
 import re
 from dataclasses import dataclass
 from typing import Any
+
+# Later stages read `meta` again, from places where less of Python's stack is left.
+MOST_LEVELS = 200
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -52,6 +56,15 @@ class Record:
         return b"" if self.value is None else json_text(self.value).encode()
 
 
+def is_utf8(text: str) -> bool:
+    """Say whether a text can be written as UTF-8, as one with halves of surrogate pairs cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Unreal(str):
     """A number that JSON cannot hold, in the letters of the file; it never counts as text."""
 
@@ -86,15 +99,24 @@ def from_value(value: object, raw: bytes, line: int, offset: int) -> Record:
         value = {"messages": value}
     if not isinstance(value, dict):
         return Record(line, offset, None, raw, "not_an_object", f"a {type(value).__name__}")
+    if raw.count(b"[") + raw.count(b"{") > MOST_LEVELS and is_deeper(value, MOST_LEVELS):
+        detail = f"nested too deeply: more than {MOST_LEVELS} levels"
+        return Record(line, offset, None, raw, "not_json", detail)
     try:
         if _SURROGATE.search(raw):
             json.dumps(value, ensure_ascii=False).encode()
         columns: dict[str, Any] = without_nulls(value) if b"null" in raw else value
     except UnicodeEncodeError:
         return Record(line, offset, None, raw, "not_utf8", "an escape is half of a surrogate pair")
-    except RecursionError:
-        return Record(line, offset, None, raw, "not_json", "nested too deeply")
     return Record(line, offset, columns, raw)
+
+
+def is_deeper(value: object, levels: int) -> bool:
+    """Say whether lists and objects are nested in more than so many levels."""
+    if not isinstance(value, dict | list):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(is_deeper(item, levels - 1) for item in items)
 
 
 def _is_conversation(value: object) -> bool:

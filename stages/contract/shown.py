@@ -1,0 +1,32 @@
+"""Text of others inside a message of ours: one line, of a bounded length, that moves no cursor."""
+
+import re
+
+# Control characters, line separators, marks of writing direction, and halves of surrogate pairs.
+_UNSEEN = re.compile("[\0-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def one_line(text: str, most: int = 200) -> str:
+    r"""Write a text so that it can stand in a message: escapes for what cannot be seen, and cut.
+
+    Parameters
+    ----------
+    text : str
+        Anything that a file, a template or a library says.
+    most : int, default=200
+        Characters that are shown, escapes counted.
+
+    Returns
+    -------
+    str
+        One line, which UTF-8 can write.
+
+    Examples
+    --------
+    >>> one_line("a\nb")
+    'a\\nb'
+    """
+    seen = _UNSEEN.sub(
+        lambda match: match.group().encode("unicode_escape").decode(), text[: most + 1]
+    )
+    return seen if len(seen) <= most else seen[:most] + "..."
