@@ -8,6 +8,7 @@ are damaged or were written by others.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,7 @@ from evenshard.shards import (
 )
 
 BATCH_ROWS = 4096
+CHANGES = "changes.parquet"
 READ_COLUMNS = ("row_id", *LISTS, "num_tokens", "cluster", "multiplicity", "weight")
 
 
@@ -121,7 +123,7 @@ def _examine_loose(folder: Path, reason: str) -> tuple[list[WorkerFigures], list
     problems = [Problem("manifest", MANIFEST, message)]
     workers = []
     names = sorted(path.name for path in folder.glob("*.parquet") if path.name[0] != ".")
-    for rank, name in enumerate(name for name in names if name != REJECTS):
+    for rank, name in enumerate(name for name in names if name not in (REJECTS, CHANGES)):
         try:
             workers.append(WorkerFigures(rank, name, pq.read_metadata(folder / name).num_rows))
         except (pa.ArrowException, OSError) as error:
@@ -165,6 +167,7 @@ def _misfits(
 def _examine_set(folder: Path, manifest: Manifest) -> tuple[list[WorkerFigures], list[Problem]]:
     problems = [*check_arithmetic(manifest), *_check_names(folder, manifest)]
     problems += _check_rejects(folder, manifest)
+    problems += _check_changes(folder, manifest)
     per_step = manifest["accumulation"] * manifest["micro_batch"]
     workers, shards = [], []
     for facts in manifest["workers"]:
@@ -250,6 +253,18 @@ def _check_rejects(folder: Path, manifest: Manifest) -> Iterator[Problem]:
         if counts != by_reason:
             text = f"counts by reason are {counts}, the manifest says {by_reason}"
             yield Problem("rejects", path.name, text)
+
+
+def _check_changes(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    """Check the list of changed rows, which a set has only where rows were changed."""
+    facts = cast(dict[str, Any], manifest).get("changes")
+    if facts is None:
+        return
+    path = folder / Path(facts["file"]).name
+    if not path.is_file():
+        yield Problem("missing", path.name, "is missing, the manifest names it")
+        return
+    yield from _check_bytes(path, facts["sha256"])
 
 
 def _examine_shard(

@@ -3,7 +3,6 @@
 Nothing here loads a model. What it reads is kept in the store, so the run itself goes on from it.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from stages.contract.artifact import Artifact
 from stages.embed.checkpoint import hidden_size, num_parameters
 from stages.embed.estimate import embedding_bytes, forward_seconds
 from stages.embed.stage import EmbedSettings
+from stages.screen.evidence import duplicates_text, leak_text, leaks_text
 
 EXAMPLES_PER_REASON = 3
 ROWS_SHOWN = 3
@@ -85,15 +85,38 @@ def _rejects(artifacts: Mapping[str, Artifact]) -> list[str]:
 
 
 def _screened(artifacts: Mapping[str, Artifact]) -> str:
-    """Tell duplicates and leakage in the words of the screen stage, where there is one."""
-    if "screen" not in artifacts:
-        return ""
-    facts = artifacts["screen"].facts
-    lines = []
-    for name, value in facts.items():
-        text = json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value
-        lines.append(f"{name.replace('_', ' '):<27}{text}")
-    return "\n".join(["screen", *(f"  {line}" for line in lines)])
+    """Tell duplicates and leaks, each with a few places."""
+    rows, screen, tokens = (artifacts[name] for name in ("rows", "screen", "tokens"))
+    lines = [f"{'duplicates':<11}{duplicates_text(screen.facts)}"]
+    again = screen.side("duplicates.parquet").slice(0, EXAMPLES_PER_REASON).to_pylist()
+    lines += [
+        f"    {_place(rows, pair['row_id'])} repeats {_place(rows, pair['kept_as'])}"
+        for pair in again
+    ]
+    leaks = screen.facts["leaks"]
+    if not leaks["benchmarks"]:
+        return "\n".join(lines)
+    shown = []
+    if leaks["mode"] != "drop":  # dropped rows are listed with the other rejects
+        table = screen.side("leaks.parquet")
+        pool = np.isin(tokens.array("row_id"), table["row_id"].to_numpy()).mean()
+        leaks = {**leaks, "shares": {"pool": float(pool)}}
+        shown = table.slice(0, EXAMPLES_PER_REASON).to_pylist()
+    lines.append(f"{'leaks':<11}{leaks_text(leaks)}")
+    lines += [
+        f"    {_place(rows, hit['row_id'])} has {leak_text(hit, leaks['ngram'])}" for hit in shown
+    ]
+    lines += [
+        f"    {name}: {facts['leaked_rows']} rows share text with its {facts['items']} items"
+        for name, facts in leaks["benchmarks"].items()
+    ]
+    return "\n".join(lines)
+
+
+def _place(rows: Artifact, row_id: int) -> str:
+    """Say where a row was read."""
+    [row] = rows.read(["source_file", "source_line"], start=row_id, stop=row_id + 1).to_pylist()
+    return f"{row['source_file']}:{row['source_line']}"
 
 
 def _lengths(tokens: Artifact) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evenshard.shards import Manifest
 from pipeline.config import Config, settings_of
 from pipeline.progress import Progress, clock
 from pipeline.versions import package_versions
@@ -27,6 +26,7 @@ from stages.embed.checkpoint import check_max_length, resolve_model
 from stages.embed.stage import EMBED, EmbedSettings
 from stages.rows.stage import ROWS, RowsSettings
 from stages.screen.stage import SCREEN, ScreenSettings
+from stages.shards.card import Published
 from stages.shards.publish import publish
 from stages.shards.stage import SHARDS, ShardsSettings
 from stages.tokens.stage import TOKENS, TokensSettings
@@ -63,7 +63,7 @@ class RunReport:
     """What became of a run: one report per stage, and the published set."""
 
     steps: dict[str, StepReport]
-    manifest: Manifest
+    manifest: Published
     out: Path
 
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from pipeline.plan import RunReport
 from pipeline.progress import clock, compact
+from stages.screen.evidence import duplicates_text, leaks_text
+from stages.shards.card import changes_text, quality_text
 
 
 def summary(report: RunReport) -> str:
@@ -48,7 +50,14 @@ def _figures(report: RunReport) -> str:
             f"{schedule['imbalance']:.3f} of the mean"
         ),
         "rejects": f"{rejects['rows']} rows" + (f" ({reasons})" if reasons else ""),
+        "copies": duplicates_text(manifest["screen"]),
     }
+    if "quality" in manifest:
+        figures["quality"] = quality_text(manifest["quality"])
+    if "leaks" in manifest["screen"]:
+        figures["leaks"] = leaks_text(manifest["screen"]["leaks"])
+    if "changes" in manifest:
+        figures["changes"] = changes_text(manifest["changes"])
     return "\n".join(f"{name:<10}{text}" for name, text in figures.items())
 
 

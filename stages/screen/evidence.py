@@ -1,6 +1,7 @@
 """What was found, told: counts for the manifest, tables beside the rows, words for a leak."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,8 @@ from stages.contract.parts import Facts
 from stages.contract.rejects import reject_rows
 from stages.contract.schemas import DUPLICATES, NEAR_DUPLICATES
 from stages.screen.decide import Decision
+from stages.screen.grams import Ints
+from stages.screen.leaks import leaked_shares
 
 LEAK = "benchmark_leak"
 
@@ -61,6 +64,73 @@ def describe(
             },
         },
     }
+
+
+def share_leaks(
+    leaks: Facts, leaked_ids: Ints, pool_ids: Ints, selected_ids: Ints, seed: int
+) -> Facts:
+    """Add to the counts of leaks what share of the pool, the selection and chance they are.
+
+    Rows that were dropped are in no pool, so nothing is added where leaks are dropped.
+
+    Parameters
+    ----------
+    leaks : dict
+        The entry `leaks` of the screen's facts.
+    leaked_ids, pool_ids, selected_ids : ndarray of int64
+        Row ids, each once: those that leak, those to choose from, and those chosen among them.
+    seed : int
+        Of the random selections.
+    """
+    if leaks["mode"] == "drop":
+        return leaks
+    rng = np.random.default_rng(seed)
+    return {**leaks, "shares": asdict(leaked_shares(leaked_ids, pool_ids, selected_ids, rng))}
+
+
+def duplicates_text(facts: Facts) -> str:
+    """Say how many rows repeat an earlier one, and what became of them.
+
+    Parameters
+    ----------
+    facts : dict
+        With the entries `duplicates` and `near_duplicates` of the screen's facts.
+    """
+    exact, near = facts["duplicates"], facts["near_duplicates"]
+    fates = {"collapse": "collapsed into it", "keep": "kept", "report": "listed"}
+    text = f"{exact['rows']} rows equal to an earlier one, {fates[exact['mode']]}"
+    if near["mode"] != "off":
+        text += f"; {near['rows']} near to one, {fates[near['mode']]}"
+    return text
+
+
+def leaks_text(leaks: Facts) -> str:
+    """Say how many rows leak a benchmark, what became of them, and what share they are.
+
+    Parameters
+    ----------
+    leaks : dict
+        The entry `leaks` of the screen's facts, or what `share_leaks` made of it; shares that are
+        not known yet may be missing.
+    """
+    fate = {"drop": "dropped", "keep": "kept", "list": "kept and listed"}[leaks["mode"]]
+    text = f"{leaks['rows']} rows share {leaks['ngram']} words in a row with a benchmark, {fate}"
+    shares = leaks.get("shares", {})
+    told = [f"{shares[name]:.2%} of the {name}" for name in ("pool", "selection") if name in shares]
+    if "random_mean" in shares:
+        told.append(
+            f"{shares['random_mean']:.2%} of a random one of its size "
+            f"({shares['random_low']:.2%} to {shares['random_high']:.2%})"
+        )
+    text += f": {', '.join(told)}" if told else ""
+    unread = {
+        name: facts["unreadable"]
+        for name, facts in leaks["benchmarks"].items()
+        if facts["unreadable"]
+    }
+    if unread:
+        text += f"; {sum(unread.values())} unreadable lines in {', '.join(unread)} not looked for"
+    return text
 
 
 def leak_text(hit: Mapping[str, object], ngram: int) -> str:

@@ -117,7 +117,7 @@ def read_benchmarks(
         if counts.unreadable:
             share = counts.unreadable_bytes / max(1, file.path.stat().st_size)
             log.warning(
-                "screen: %d lines of the benchmark %s cannot be read (%.0f%% of its bytes); "
+                "screen: %d lines of the benchmark %s cannot be read (%.1f%% of its bytes); "
                 "what they hold is not looked for",
                 counts.unreadable,
                 file.path,

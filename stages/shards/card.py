@@ -1,7 +1,7 @@
 """The manifest and the card of a published set, as plain values and text."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from evenshard.shards import (
     FORMAT,
@@ -15,6 +15,7 @@ from evenshard.shards import (
     WorkerFacts,
 )
 from stages.contract.parts import Facts
+from stages.screen.evidence import duplicates_text, leaks_text
 
 CONVENTIONS = {
     "sample": (
@@ -33,18 +34,42 @@ CONVENTIONS = {
 }
 
 
+class ChangeFacts(TypedDict):
+    """The rows that were changed on their way to the tokens: lines of the file, by change."""
+
+    file: str
+    lines: int
+    by_change: dict[str, int]
+    sha256: str
+
+
+class Published(Manifest):
+    """The manifest with what only curating knows.
+
+    `screen` has the entries `duplicates` and `near_duplicates`, and `leaks` where benchmarks were
+    given; `changes` is there where rows were changed; `quality` sets the figures of the selection
+    beside those of random ones (see `stages.allocate.figures.beside_random`).
+    """
+
+    screen: Facts
+    quality: NotRequired[Facts]
+    changes: NotRequired[ChangeFacts]
+
+
 def build_manifest(
     *,
     name: str,
     seed: int,
     allocate: Facts,
+    screen: Facts,
     settings: Facts,
     overrides: list[str],
     workers: list[WorkerFacts],
     rejects: RejectFacts,
+    changes: ChangeFacts | None,
     keys: Mapping[str, str],
     versions: Mapping[str, str],
-) -> Manifest:
+) -> Published:
     """Gather what a trainer, a checker and a reader need to know of a set.
 
     Parameters
@@ -53,6 +78,8 @@ def build_manifest(
         Of the run.
     allocate : dict
         Facts of the allocate stage.
+    screen : dict
+        What the screen found: duplicates, near_duplicates, and leaks where it looked for them.
     settings : dict
         The whole configuration.
     overrides : list of str
@@ -61,11 +88,13 @@ def build_manifest(
         One entry per shard, in order.
     rejects : RejectFacts
         Of rejects.parquet.
+    changes : ChangeFacts or None
+        Of changes.parquet, where there is one.
     keys, versions : mapping of str to str
         Keys of all artifacts, versions of the packages that decide bytes.
     """
     section = settings["allocate"]
-    return Manifest(
+    manifest = Published(
         format=FORMAT,
         format_version=FORMAT_VERSION,
         name=name,
@@ -94,10 +123,16 @@ def build_manifest(
         overrides=overrides,
         keys=dict(keys),
         versions=dict(versions),
+        screen=screen,
     )
+    if "quality" in allocate:
+        manifest["quality"] = allocate["quality"]
+    if changes:
+        manifest["changes"] = changes
+    return manifest
 
 
-def build_card(manifest: Manifest) -> str:
+def build_card(manifest: Published) -> str:
     """Write a data-set card whose `configs:` make `datasets.load_dataset` read the folder."""
     workers = manifest["workers"]
     lines = ["---", "configs:", "- config_name: default", "  data_files:", "  - split: train"]
@@ -114,7 +149,22 @@ def build_card(manifest: Manifest) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _body(manifest: Manifest) -> list[str]:
+def changes_text(changes: ChangeFacts) -> str:
+    """Say how many changes were made to rows, of which kinds, and where they are listed."""
+    kinds = ", ".join(f"{count} {change}" for change, count in changes["by_change"].items())
+    return f"{changes['lines']} changes of rows ({kinds}), listed in {changes['file']}"
+
+
+def quality_text(quality: Facts) -> str:
+    """Say how far the kept rows' gradient is from that of all rows, beside random rows."""
+    own, random = quality["selection"]["gradient_error"], quality["random"]["gradient_error"]
+    return (
+        f"gradient error {own:.3f}, of random rows {random:.3f} ± "
+        f"{quality['random_std']['gradient_error']:.3f} ({quality['ratio_to_random']:.2f} times)"
+    )
+
+
+def _body(manifest: Published) -> list[str]:
     weights, schedule = manifest["weights"], manifest["schedule"]
     rejected = manifest["rejects"]["rows"]
     figures: list[tuple[str, Any]] = [
@@ -134,7 +184,14 @@ def _body(manifest: Manifest) -> list[str]:
         ("schedule", f"{schedule['kind']}: {schedule['reason']}"),
         ("waiting", f"busiest worker over the mean, {schedule['imbalance']:.3f} in tokens"),
         ("rejects", f"{rejected} rows, each with its reason, in `{REJECTS}`"),
+        ("duplicates", duplicates_text(manifest["screen"])),
     ]
+    if "quality" in manifest:
+        figures.append(("quality", quality_text(manifest["quality"])))
+    if "leaks" in manifest["screen"]:
+        figures.append(("leaks", leaks_text(manifest["screen"]["leaks"])))
+    if "changes" in manifest:
+        figures.append(("changes", changes_text(manifest["changes"])))
     body = [
         "Balanced, weighted shards of an instruction set, one Parquet file per data-parallel "
         "worker, made by evenshard. Row order is part of the set: every step over all workers "

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evenshard.shards import FORMAT, MANIFEST, REJECTS, Manifest, RejectFacts, WorkerFacts
+from evenshard.shards import FORMAT, MANIFEST, REJECTS, RejectFacts, WorkerFacts
 from stages.contract.artifact import Artifact
 from stages.contract.draft import write_json
 from stages.contract.errors import ConfigurationError
@@ -20,11 +21,14 @@ from stages.contract.fingerprint import file_sha256
 from stages.contract.parts import Facts
 from stages.contract.schemas import REJECTS as REJECTS_SCHEMA
 from stages.contract.tables import Layout, sync_folder, write_table
-from stages.shards.card import build_card, build_manifest
+from stages.screen.evidence import share_leaks
+from stages.shards.card import ChangeFacts, Published, build_card, build_manifest
 
 log = logging.getLogger(__name__)
 
-CARD, REPORT = "README.md", "report.html"
+# What `compare` leaves in a run's folder, before or after the set is there.
+COMPARISON = ("compare.json", "compare.md", "compare.html")
+CARD, REPORT, CHANGES = "README.md", "report.html", "changes.parquet"
 
 
 def check_out(out: Path) -> None:
@@ -39,7 +43,8 @@ def check_out(out: Path) -> None:
         return
     if not out.is_dir():
         raise ConfigurationError(f"out={out} is a file; give a folder")
-    if any(out.iterdir()) and not is_published(out):
+    others = [child for child in out.iterdir() if child.name not in COMPARISON]
+    if others and not is_published(out):
         raise ConfigurationError(
             f"out={out} holds files that evenshard did not write; give another `name` or `out`, "
             f"or empty the folder"
@@ -64,7 +69,7 @@ def publish(
     settings: Facts,
     overrides: list[str],
     versions: Mapping[str, str],
-) -> Manifest:
+) -> Published:
     """Write the folder beside its final place and swap it in whole.
 
     Parameters
@@ -88,10 +93,12 @@ def publish(
             name=name,
             seed=seed,
             allocate=artifacts["allocate"].facts,
+            screen=_screen_facts(artifacts, seed),
             settings=settings,
             overrides=overrides,
             workers=workers,
             rejects=rejects,
+            changes=_write_changes(artifacts["tokens"], draft),
             keys={stage: artifact.key for stage, artifact in artifacts.items()},
             versions=versions,
         )
@@ -107,14 +114,15 @@ def publish(
     return manifest
 
 
-def is_unchanged(out: Path, manifest: Manifest) -> bool:
+def is_unchanged(out: Path, manifest: Published) -> bool:
     """Say whether a folder already holds just this set."""
     if not is_published(out):
         return False
     sizes = {worker["file"]: worker["num_bytes"] for worker in manifest["workers"]}
+    others = [CARD, REJECTS, *([CHANGES] if "changes" in manifest else [])]
     return (
         json.loads((out / MANIFEST).read_text(encoding="utf-8")) == manifest
-        and all((out / name).is_file() for name in (CARD, REJECTS, *sizes))
+        and all((out / name).is_file() for name in (*others, *sizes))
         and all((out / name).stat().st_size == size for name, size in sizes.items())
     )
 
@@ -159,7 +167,8 @@ def _own_files(out: Path) -> set[str]:
         return set()
     manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
     workers = {worker["file"] for worker in manifest["workers"]}
-    return {MANIFEST, CARD, REJECTS, REPORT, *workers}
+    changes = {CHANGES} if "changes" in manifest else set()
+    return {MANIFEST, CARD, REJECTS, REPORT, *changes, *workers}
 
 
 def _copy_shards(shards: Artifact, draft: Path) -> list[WorkerFacts]:
@@ -192,3 +201,31 @@ def _write_rejects(artifacts: Iterable[Artifact], draft: Path) -> RejectFacts:
         by_reason=dict(sorted(reasons.items())),
         sha256=file_sha256(draft / REJECTS),
     )
+
+
+def _write_changes(tokens: Artifact, draft: Path) -> ChangeFacts | None:
+    """Gather what was changed in rows into one file; none where nothing was."""
+    pieces = list(tokens.sides("changes"))
+    if not pieces:
+        return None
+    table = pa.concat_tables(pieces)
+    write_table(table, draft / CHANGES, Layout())
+    kinds = Counter(pc.cast(table["change"], pa.string()).to_pylist())
+    return ChangeFacts(
+        file=CHANGES,
+        lines=table.num_rows,
+        by_change=dict(sorted(kinds.items())),
+        sha256=file_sha256(draft / CHANGES),
+    )
+
+
+def _screen_facts(artifacts: Mapping[str, Artifact], seed: int) -> Facts:
+    """Give what the screen found, and where leaks were looked for, how much leaks into the set."""
+    screen = artifacts["screen"]
+    found = {name: screen.facts[name] for name in ("duplicates", "near_duplicates")}
+    leaks = screen.facts["leaks"]
+    if not leaks["benchmarks"]:
+        return found
+    leaked = np.unique(screen.side("leaks.parquet")["row_id"].to_numpy())
+    pool, selected = (artifacts[name].array("row_id") for name in ("embed", "allocate"))
+    return {**found, "leaks": share_leaks(leaks, leaked, pool, selected, seed)}

@@ -76,6 +76,46 @@ def test_a_dry_run_counts_shows_and_leaves_the_model_alone(
     assert "rows" in again.stages("reused") and "tokens" in again.stages("reused")
 
 
+QUESTION = "What is the sum of the first twenty prime numbers, in base ten, please tell me?"
+
+
+def leaky(folder: Path) -> tuple[str, ...]:
+    """Write 20 rows, two of which repeat an earlier one and two of which leak a test set."""
+    asked = [f"Say {i}." for i in range(16)] + ["Say 3.", "Say  3.", QUESTION, f"So: {QUESTION}"]
+    rows = [{"instruction": text, "output": "yes"} for text in asked]
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "sums.jsonl").write_text("torn\n" + json.dumps({"question": QUESTION}) + "\n")
+    return (
+        f"rows.path={folder / 'data.jsonl'}",
+        f"screen.benchmarks=[{folder / 'sums.jsonl'}]",
+        "rows.limit=0",
+        "compute=local",
+    )
+
+
+@pytest.mark.parametrize("mode", ["drop", "list"])
+def test_duplicates_and_leaks_are_told_with_their_places(
+    tmp_path: Path, model_folder: Path, mode: str
+) -> None:
+    done = run(tmp_path, model_folder, *leaky(tmp_path), f"screen.on_leak={mode}", verb="dry-run")
+    assert done.status == 0, done.log
+    printed = done.printed
+    assert "duplicates 2 rows equal to an earlier one, collapsed into it\n" in printed
+    assert "\n    data.jsonl:17 repeats data.jsonl:4\n    data.jsonl:18 repeats data" in printed
+    fate = {"drop": "dropped", "list": "kept and listed"}[mode]
+    assert f"leaks      2 rows share 13 words in a row with a benchmark, {fate}" in printed
+    assert "; 1 unreadable lines in sums.jsonl not looked for" in printed
+    assert "    sums.jsonl: 2 rows share text with its 1 items" in printed
+    hit = "100% of its 13-grams in sums.jsonl:2, such as: what is the sum of the first twenty"
+    if mode == "drop":
+        assert "of the pool" not in printed
+        assert f"screen: benchmark_leak, 2 rows, for instance\n    data.jsonl:19 {hit}" in printed
+    else:
+        assert "kept and listed: 11.11% of the pool; 1 unread" in printed
+        assert f"    data.jsonl:19 has {hit}" in printed
+        assert "benchmark_leak" not in printed
+
+
 def test_the_embedded_model_is_found_where_it_was_converted(tmp_path: Path) -> None:
     (tmp_path / "smollm2").mkdir()
     (tmp_path / "smollm2" / "config.json").write_text("{}")

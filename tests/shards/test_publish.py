@@ -13,8 +13,9 @@ from stages.contract.errors import ConfigurationError
 from stages.contract.fingerprint import file_sha256
 from stages.contract.schemas import REJECTS
 from stages.shards.publish import check_out, is_published
+from stages.tokens.tally import CHANGES
 from tests.artifacts import bytes_of
-from tests.shards.sets import make
+from tests.shards.sets import FOUND, make
 
 FILES = {"README.md", "manifest.json", "rejects.parquet"}
 
@@ -100,6 +101,90 @@ def test_a_set_without_rejects_has_an_empty_file_of_them(tmp_path: Path) -> None
     assert (table.num_rows, table.schema) == (0, REJECTS)
     assert manifest["rejects"]["rows"] == 0
     assert manifest["rejects"]["by_reason"] == {}
+
+
+def leaking(mode: str) -> dict[str, Any]:
+    counts = {"items": 9, "too_short": 0, "unreadable": 1, "unreadable_bytes": 5, "leaked_rows": 4}
+    leaks = {"mode": mode, "ngram": 13, "rows": 4, "benchmarks": {"b": counts}}
+    return {**FOUND, "leaks": leaks}
+
+
+def card_of(out: Path) -> dict[str, str]:
+    """Read the table of figures of a card."""
+    lines = (out / "README.md").read_text(encoding="utf-8").splitlines()
+    cells = [line.strip("| ").split(" | ", 1) for line in lines if line.startswith("| ")]
+    return {cell[0]: cell[1] for cell in cells if len(cell) == 2}
+
+
+@pytest.mark.parametrize("mode", ["keep", "list"])
+def test_kept_leaks_are_shares_of_pool_selection_and_chance(tmp_path: Path, mode: str) -> None:
+    """Counted by hand over the published rows; row 64 leaks but never reached the model."""
+    leaked = [1, 2, 3, 64]
+    made = make(tmp_path / "store", found=leaking(mode), leaked=leaked)
+    manifest = made.publish(tmp_path / "out")
+    tables = [pq.read_table(tmp_path / "out" / name) for name in shard_files(2)]
+    chosen = {row for table in tables for row in table["row_id"].to_pylist()}
+    shares = manifest["screen"]["leaks"]["shares"]
+    assert shares["pool"] == 3 / 196
+    assert shares["selection"] == len(chosen & {1, 2, 3}) / len(chosen)
+    assert shares["random_low"] <= shares["random_mean"] <= shares["random_high"]
+    assert abs(shares["random_mean"] - 3 / 196) < 0.002
+    line = card_of(tmp_path / "out")["leaks"]
+    assert line.startswith("4 rows share 13 words in a row with a benchmark, kept")
+    assert f"1.53% of the pool, {shares['selection']:.2%} of the selection" in line
+    assert line.endswith("; 1 unreadable lines in b not looked for")
+    assert [str(problem) for problem in evenshard.verify(tmp_path / "out")] == []
+
+
+def test_dropped_leaks_are_a_number(tmp_path: Path) -> None:
+    made = make(tmp_path / "store", found=leaking("drop"), leaked=[0, 5, 64, 130])
+    manifest = made.publish(tmp_path / "out")
+    assert manifest["screen"]["leaks"] == leaking("drop")["leaks"]
+    line = card_of(tmp_path / "out")["leaks"]
+    assert line.startswith("4 rows share 13 words in a row with a benchmark, dropped; 1 unread")
+
+
+def test_leaks_are_not_spoken_of_where_none_were_looked_for(tmp_path: Path) -> None:
+    manifest = make(tmp_path / "store").publish(tmp_path / "out")
+    card = card_of(tmp_path / "out")
+    assert set(manifest["screen"]) == {"duplicates", "near_duplicates"}
+    assert "leaks" not in card and "changes" not in card and "changes" not in manifest
+    assert card["duplicates"] == "7 rows equal to an earlier one, collapsed into it"
+
+
+CHANGED = [(3, "merge_system"), (7, "special_in_text"), (7, "merge_system")]
+
+
+def test_changes_of_rows_are_in_one_file(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    manifest = make(tmp_path / "store", changed=CHANGED).publish(out)
+    table = pq.read_table(out / "changes.parquet")
+    assert table.schema == CHANGES
+    told = zip(table["row_id"].to_pylist(), table["change"].to_pylist(), strict=True)
+    assert list(told) == CHANGED
+    assert manifest["changes"] == {
+        "file": "changes.parquet",
+        "lines": 3,
+        "by_change": {"merge_system": 2, "special_in_text": 1},
+        "sha256": file_sha256(out / "changes.parquet"),
+    }
+    said = "3 changes of rows (2 merge_system, 1 special_in_text), listed in changes.parquet"
+    assert card_of(out)["changes"] == said
+    assert [str(problem) for problem in evenshard.verify(out)] == []
+
+
+def test_changes_of_an_earlier_set_do_not_stay(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    made = make(tmp_path / "store", changed=CHANGED)
+    made.publish(out)
+    (out / "changes.parquet").unlink()
+    made.publish(out)  # a set that lost the file is made whole
+    assert (out / "changes.parquet").exists()
+    make(tmp_path / "again").publish(out)
+    assert set(bytes_of(out)) == {*FILES, *shard_files(2)}
+    (out / "changes.parquet").write_bytes(b"mine")  # no set names it: it is the user's
+    make(tmp_path / "more", num_workers=3).publish(out)
+    assert (out / "changes.parquet").read_bytes() == b"mine"
 
 
 def test_the_card_names_the_files_of_each_worker(tmp_path: Path) -> None:
