@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup curate dry-run reshard verify test test-all check format bench-trainers clean
+.PHONY: help setup curate compare dry-run reshard verify report serve explain fuzz test test-all check format bench-trainers clean
 
 PYTHON ?= python3
 # The tested version, installed first, so that nothing else is downloaded by surprise.
@@ -20,6 +20,9 @@ number = $(if $(call given,$(1)),'$(2)=$(subst ','\'',$($(1)))')
 OVERRIDES = $(call key,DATASET,rows.path) $(call key,NAME,name) $(call key,MODEL,model.path) \
 	$(call number,WORLD_SIZE,allocate.num_workers) $(call number,RATIO,allocate.ratio) \
 	$(call key,BUDGET,allocate.budget) $(ARGS)
+comma := ,
+space := $(subst ,, )
+BUDGET_LIST = $(if $(call given,BUDGETS),'compare.budgets=[$(subst $(space),$(comma),$(strip $(subst ','\'',$(BUDGETS))))]')
 # A run is meant by its name, its data set or its folder; by none of them, the sample is.
 MEANS_A_RUN = $(call given,NAME)$(call given,DATASET)$(filter name=% out=%,$(ARGS))
 
@@ -33,6 +36,8 @@ help: ## list the commands and the variables
 	@echo '  WORLD_SIZE=allocate.num_workers   workers of the training job   [4]'
 	@echo '  RATIO=allocate.ratio              share of the smallest cluster [1.0]'
 	@echo '  BUDGET=allocate.budget            instead: 2000rows, 50%, 300000tokens'
+	@echo '  BUDGETS="0.5 0.33"                of `make compare`            [0.67 0.5 0.33 0.1]'
+	@echo '  ROW=17                            of `make explain`: an id, a uid, or file:line'
 	@echo '  ARGS="key=value ..."              any other key; `make curate ARGS=--help` lists them'
 
 setup: $(VENV)/.curate ## make .venv and install what curating needs
@@ -60,6 +65,9 @@ $(VENV)/.trainers: $(VENV)/.dev
 curate: $(VENV)/.curate ## curate DATASET into weighted shards, one per worker
 	$(BIN)/python -m pipeline curate $(OVERRIDES)
 
+compare: $(VENV)/.curate ## every selector at every budget of BUDGETS, beside random, from one pass
+	$(BIN)/python -m pipeline compare $(BUDGET_LIST) $(OVERRIDES)
+
 dry-run: $(VENV)/.curate ## read, render, mask and count DATASET without loading a model
 	$(BIN)/python -m pipeline dry-run $(OVERRIDES)
 
@@ -69,11 +77,24 @@ reshard: $(VENV)/.curate ## the run NAME again with other settings; only what th
 verify: $(VENV)/.curate ## check every promise of the shards of the run NAME
 	$(BIN)/python -m pipeline verify $(OVERRIDES)
 
+report: $(VENV)/.curate ## write the report of the run NAME again, with what `make compare` found
+	$(BIN)/python -m pipeline report $(if $(MEANS_A_RUN),,name=sample) $(OVERRIDES)
+
+serve: $(VENV)/.curate ## the report and a searchable table of all rows of the run NAME, on this machine
+	$(BIN)/python -m pipeline serve $(if $(MEANS_A_RUN),,name=sample) $(OVERRIDES)
+
+explain: $(VENV)/.curate ## the life of the row ROW of the run NAME: an id, a uid, or file:line
+	$(BIN)/python -m pipeline explain $(if $(MEANS_A_RUN),,name=sample) $(OVERRIDES) \
+		'row=$(subst ','\'',$(ROW))'
+
 test: $(VENV)/.dev ## the tests that need no network and no GPU
-	$(BIN)/python -m pytest -m 'not slow and not trainers'
+	$(BIN)/python -m pytest -m 'not slow and not trainers and not browser'
 
 test-all: $(VENV)/.trainers ## all tests, the slow ones too
 	$(BIN)/python -m pytest
+
+fuzz: $(VENV)/.dev ## read damaged files for SECONDS (60), and keep what fails in build/fuzz
+	$(BIN)/python -m tests.fuzz --seconds $(if $(call given,SECONDS),$(SECONDS),60)
 
 check: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The edge: `python -m pipeline [curate|dry-run|reshard|verify] [key=value ...]`.
+"""The edge: `python -m pipeline [curate|compare|dry-run|reshard|...] [key=value ...]`.
 
 Errors meant for people end with one sentence and exit status 2; anything else is a fault and
 keeps its traceback.
@@ -16,14 +16,21 @@ from stages.contract.errors import ConfigurationError, DataError
 
 log = logging.getLogger("pipeline")
 
-COMMANDS = ("curate", "dry-run", "reshard", "verify")
+COMMANDS = (
+    *("curate", "compare", "dry-run", "reshard", "verify"),
+    *("report", "serve", "explain"),
+)
 
-USAGE = """python -m pipeline [curate|dry-run|reshard|verify] [key=value ...]
+USAGE = """python -m pipeline [COMMAND] [key=value ...]
 
   curate    rows -> screen -> tokens -> embed -> cluster -> allocate -> shards (the default)
+  compare   one pass, then every selector at every budget of compare.budgets, beside random
   dry-run   rows and tokens only, no model: counts, rejects, an estimate, the first rows
   reshard   the settings of the run `name=...` again, with those given here on top
   verify    check every promise of the folder of the run `name=...`
+  report    write the report of the run `name=...` again, from its artifacts
+  serve     the report and a table of all rows of the run `name=...`, on 127.0.0.1 (port=8765)
+  explain   the life of the row `row=...` of the run `name=...`: an id, a uid, or file:line
   --cfg     print the composed configuration and stop
   --help    print this
 
@@ -83,12 +90,20 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
         return 0
     if command == "verify":
         return evenshard_main(["verify", str(compose_raw(overrides).out)])
+    if command in ("report", "serve", "explain"):
+        return _look(command, overrides)
     config = compose(overrides)
     check_paths(config, overrides)
 
     from pipeline.plan import run_plan, run_stages
     from pipeline.summary import summary
 
+    if command == "compare":
+        from pipeline.compare import run_compare
+
+        log.info("comparing methods on %s", config.rows.path)
+        print(run_compare(config))
+        return 0
     if command == "dry-run":
         from pipeline.dry_run import describe
 
@@ -96,8 +111,33 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
         print(describe(config, run_stages(config, last="tokens")))
         return 0
 
+    from pipeline.report import report_of
+    from stages.report.write import require_library
+
+    require_library()
     log.info("curating %s into %s", config.rows.path, Path(config.out))
-    print(summary(run_plan(config, overrides)))
+    report = run_plan(config, overrides)
+    artifacts = {name: step.artifact for name, step in report.steps.items()}
+    page = report_of(report.out, artifacts, report.manifest)
+    print(summary(report))
+    print(f"  {page}  # what came in, what was kept, and how good it is")
+    return 0
+
+
+def _look(command: str, overrides: list[str]) -> int:
+    """Show a finished run: nothing is computed anew."""
+    if command == "report":
+        from pipeline.report import report_run
+
+        print(report_run(overrides))
+    elif command == "explain":
+        from pipeline.explain import explain_row
+
+        print(explain_row(overrides))
+    else:
+        from pipeline.serve import serve_run
+
+        serve_run(overrides)
     return 0
 
 

@@ -20,6 +20,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from evenshard.shards import read_manifest
+from pipeline.comparison import CompareConfig
 from stages.allocate.selectors import selector_classes
 from stages.allocate.stage import AllocateConfig
 from stages.cluster.stage import ClusterConfig
@@ -97,6 +98,7 @@ class Config:
     allocate: AllocateConfig = field(default_factory=AllocateConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
+    compare: CompareConfig = field(default_factory=CompareConfig)
 
     def __post_init__(self) -> None:
         """Check what concerns several sections, and resolve what one takes from another."""
@@ -113,6 +115,7 @@ class Config:
             ("allocate.seed", self.allocate.seed),
         ):
             require(0 <= seed < 2**32, f"{key}={seed} must lie in [0, 2**32), choose a smaller one")
+        self._check_features()
         clusters, workers = self.cluster.num_clusters, self.allocate.num_workers
         if self.cluster.restore_count == "auto":
             self.cluster.restore_count = "yes" if clusters == workers else "no"
@@ -134,6 +137,15 @@ class Config:
             not rank or self.allocate.schedule != "dealt",
             "allocate.objective=rank needs rows of one cluster on a worker, which "
             "allocate.schedule=dealt does not give; use allocate.schedule=pinned",
+        )
+
+    def _check_features(self) -> None:
+        """Check that the pass makes the feature that the clustering reads."""
+        made = self.embed.features
+        require(
+            self.cluster.feature is None or self.cluster.feature in made,
+            f"cluster.feature={self.cluster.feature} must be one of {', '.join(made)}, which the "
+            f"pass makes; set embed.also=[{self.cluster.feature}]",
         )
 
 
@@ -164,6 +176,7 @@ def check_paths(config: Config, overrides: Sequence[str] = ()) -> None:
 def settings_of(config: Config) -> dict[str, Any]:
     """Turn the configuration into plain values, with the class of the selector."""
     settings = dataclasses.asdict(config)
+    del settings["compare"]  # it makes nothing of what is published
     settings["allocate"]["selector"]["class"] = type(config.allocate.selector).__name__
     return settings
 

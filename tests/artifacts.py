@@ -166,6 +166,7 @@ def store_inputs(
         stop=num_rows,
         rows_per_part=rows_per_part,
         parent=tokens,
+        params={"embed": {"feature": "target_row"}},
         layout=EMBED_LAYOUT,
     )
     return {"rows": rows, "screen": screen, "tokens": tokens, "embed": embed}

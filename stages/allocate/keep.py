@@ -17,7 +17,7 @@ def keep_rows(
     distances: npt.NDArray[np.float32],
     norms: npt.NDArray[np.float32],
     embeddings: npt.NDArray[np.float32] | None,
-    rng: np.random.Generator,
+    draws: npt.NDArray[np.float64],
 ) -> IntArray:
     """Choose exactly `quota` rows of one cluster; ties go to the earlier row.
 
@@ -32,8 +32,9 @@ def keep_rows(
         Of each row of the cluster.
     embeddings : ndarray of shape (num_rows, dim), float32, or None
         Prepared embeddings; only `kcenter` reads them.
-    rng : numpy.random.Generator
-        For `random`.
+    draws : ndarray of shape (num_rows,)
+        A random number for each row; `random` keeps the smallest, so a smaller quota keeps a
+        part of a larger one's rows.
 
     Returns
     -------
@@ -51,7 +52,7 @@ def keep_rows(
         far = quota - near
         chosen = np.concatenate([order[:near], order[order.size - far :]])
     elif rule == "random":
-        chosen = rng.permutation(distances.size)[:quota]
+        chosen = np.lexsort((rows, draws))[:quota]
     elif rule == "largest_norm":
         chosen = np.lexsort((rows, -norms))[:quota]
     else:

@@ -1,5 +1,6 @@
 """How many rows each cluster gives: whole numbers that sum to what is kept, exactly."""
 
+import heapq
 import math
 from fractions import Fraction
 
@@ -39,6 +40,76 @@ def water_fill(sizes: IntArray, total: int) -> IntArray:
     order = np.lexsort((np.arange(sizes.size), -sizes))
     can_give = order[sizes[order] > quotas[order]]
     quotas[can_give[:left]] += 1
+    return quotas
+
+
+def proportional(
+    amounts: npt.NDArray[np.float64] | IntArray, sizes: IntArray, total: int
+) -> IntArray:
+    """Share `total` in proportion to amounts, with at least a row each where that is possible.
+
+    The method of equal proportions (Huntington 1921): the next row goes to the cluster with the
+    largest amount / sqrt(q (q + 1)) among those that have rows left; a cluster without a row
+    comes first. Quotas never fall when the total grows. Ties, and what is left when all
+    clusters with an amount above 0 are full, go by sizes, then to the lower number.
+
+    Parameters
+    ----------
+    amounts : ndarray of shape (num_clusters,)
+        Finite, at least 0.
+    sizes : ndarray of shape (num_clusters,)
+        Rows that each cluster can give.
+    total : int
+        At most the sum of the sizes.
+
+    Returns
+    -------
+    ndarray of shape (num_clusters,), int64
+    """
+    assert 0 <= total <= sizes.sum(), (total, sizes)
+    assert np.all(np.isfinite(amounts)) and np.all(amounts >= 0), amounts
+    quotas = np.zeros(sizes.size, np.int64)
+
+    def turn(cluster: int) -> tuple[bool, float, float, int]:
+        given = int(quotas[cluster])
+        scale = math.sqrt(given * (given + 1)) or 1.0
+        return given > 0, -amounts[cluster] / scale, -sizes[cluster] / scale, cluster
+
+    turns = [turn(cluster) for cluster in np.flatnonzero(sizes).tolist()]
+    heapq.heapify(turns)
+    for _ in range(total):
+        cluster = turns[0][3]
+        quotas[cluster] += 1
+        if quotas[cluster] < sizes[cluster]:
+            heapq.heapreplace(turns, turn(cluster))
+        else:
+            heapq.heappop(turns)
+    return quotas
+
+
+def smallest_first(sizes: IntArray, total: int) -> IntArray:
+    """Share `total` by serving the smallest first: min(size, floor(left / clusters left)).
+
+    The allocation of CCS (arXiv 2210.15809) over score bins and of S2L (arXiv 2403.07384) over
+    clusters. It gives what `water_fill` gives, but for who gets the odd rows.
+
+    Parameters
+    ----------
+    sizes : ndarray of shape (num_groups,)
+        Rows that each group can give.
+    total : int
+        At most the sum of the sizes.
+
+    Returns
+    -------
+    ndarray of shape (num_groups,), int64
+    """
+    assert 0 <= total <= sizes.sum(), (total, sizes)
+    quotas = np.zeros(sizes.size, np.int64)
+    left = total
+    for served, group in enumerate(np.argsort(sizes, kind="stable")):
+        quotas[group] = min(int(sizes[group]), left // (sizes.size - served))
+        left -= int(quotas[group])
     return quotas
 
 

@@ -1,27 +1,26 @@
 """The allocate room's door to the disk: quota, then selection, then weight, then schedule."""
 
-import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from stages.allocate.budget import Asked, StepShape, exact, parse_budget
-from stages.allocate.candidates import Candidates, IntArray
+from stages.allocate.candidates import Candidates
 from stages.allocate.choose import Selection, choose
+from stages.allocate.figures import beside_random, figures_of, random_figures
 from stages.allocate.plan_figures import imbalance, max_deviation, places
+from stages.allocate.quality import ReadJudge, Weighted
+from stages.allocate.reading import judge_of, read_candidates
 from stages.allocate.schedule import SCHEDULES, Schedule, build_schedule
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
 from stages.allocate.weights import effective_sample_size
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
 from stages.contract.errors import (
-    ConfigurationError,
     require,
     require_at_least,
     require_one_of,
@@ -29,16 +28,16 @@ from stages.contract.errors import (
 )
 from stages.contract.fingerprint import section_params
 from stages.contract.parts import Facts, Outcome, Run, Spread, cut
-from stages.contract.schemas import ALLOCATE, ALONE_LOSS, SIGNALS
+from stages.contract.schemas import ALLOCATE
 from stages.contract.stage import Stage
 from stages.contract.tables import Layout
-from stages.embed.reading import Space, column_of, space_of
 
 log = logging.getLogger(__name__)
 
 OBJECTIVES = ("sample", "token", "rank")
 ROWS_PER_PART = 1_000_000
 SCHEDULE_STREAM = 1
+JUDGE_STREAM = 2
 
 
 @dataclass(kw_only=True)
@@ -122,15 +121,19 @@ def run(
     settings: AllocateConfig, inputs: Mapping[str, Artifact], draft: Draft, spread: Spread
 ) -> Run:
     """Choose, weigh and schedule rows; write them in order of their row ids."""
+    from threadpoolctl import threadpool_limits
+
     candidates, row_ids = read_candidates(inputs)
-    selection = choose(
-        settings.selector,
-        settings.asked,
-        settings.step,
-        candidates,
-        on_empty_quota=settings.on_empty_quota,
-        seed=settings.seed,
-    )
+    # Selectors multiply matrices; sums depend on the number of threads.
+    with threadpool_limits(1):
+        selection = choose(
+            settings.selector,
+            settings.asked,
+            settings.step,
+            candidates,
+            on_empty_quota=settings.on_empty_quota,
+            seed=settings.seed,
+        )
     clusters = candidates.cluster[selection.rows]
     num_tokens = candidates.num_tokens[selection.rows]
     schedule = build_schedule(
@@ -150,75 +153,29 @@ def run(
         first, last = np.searchsorted(kept_ids, [spec.start, spec.stop])
         table = pa.table([column[first:last] for column in columns], schema=ALLOCATE)
         yield draft.write_part(spec, table, layout=Layout())
-    return Outcome(parts, describe(settings, candidates, selection, schedule))
+    facts = describe(settings, candidates, selection, schedule)
+    read_judge = judge_of(inputs["embed"], row_ids)
+    if read_judge is not None:
+        facts["quality"] = judged(settings, candidates, read_judge, selection, schedule)
+    return Outcome(parts, facts)
 
 
-def read_candidates(inputs: Mapping[str, Artifact]) -> tuple[Candidates, IntArray]:
-    """Gather what selectors choose from, and the row id of each candidate."""
-    embed, cluster, tokens = inputs["embed"], inputs["cluster"], inputs["tokens"]
-    screen = inputs["screen"]
-    row_ids = embed.array("row_id")
-    token_places = np.searchsorted(tokens.array("row_id"), row_ids)
-    screen_places = np.searchsorted(screen.array("row_id"), row_ids)
-    params = cluster.manifest["params"]
-    space = space_of(embed, params["feature"], params["normalize"], params["center"])
+def judged(
+    settings: AllocateConfig,
+    candidates: Candidates,
+    read_judge: ReadJudge,
+    selection: Selection,
+    schedule: Schedule,
+) -> Facts:
+    """Take the figures of the selection beside those of random ones, with one thread."""
+    from threadpoolctl import threadpool_limits
 
-    def read_feature(name: str, places: IntArray) -> npt.NDArray[np.float32]:
-        raw = Space(embed, normalize=False, mean=None, column=column_of(embed, name))
-        return raw.read_rows(row_ids[places])
-
-    centers = np.stack(cluster.side("centers.parquet")["center"].to_numpy()).astype(np.float32)
-    candidates = Candidates(
-        row_ids=row_ids,
-        cluster=cluster.array("cluster"),
-        distance=cluster.array("distance"),
-        multiplicity=screen.array("multiplicity")[screen_places].astype(np.int64),
-        num_tokens=tokens.array("num_tokens")[token_places].astype(np.int64),
-        source=read_sources(inputs["rows"], row_ids),
-        centers=centers,
-        read_signal=functools.partial(read_signal, embed),
-        read_embeddings=lambda places: space.read_rows(row_ids[places]),
-        read_feature=read_feature,
-        read_targets=no_targets,
-    )
-    return candidates, row_ids
-
-
-def read_sources(rows: Artifact, row_ids: IntArray) -> npt.NDArray[np.int32]:
-    """Give each row the number of its source, in the order in which they first appear."""
-    numbers: dict[str, int] = {}
-    codes = []
-    for table in rows.iter_parts(["source"]):
-        coded = table["source"].combine_chunks().dictionary_encode()
-        names = [numbers.setdefault(str(s), len(numbers)) for s in coded.dictionary.to_pylist()]
-        codes.append(np.array(names, np.int32)[coded.indices.fill_null(0).to_numpy()])
-    return np.concatenate(codes)[row_ids]
-
-
-def read_signal(embed: Artifact, name: str) -> npt.NDArray[np.float32]:
-    """Read a column of numbers of the embed table.
-
-    Raises
-    ------
-    ConfigurationError
-        If the pass did not make it.
-    """
-    known = pq.read_schema(embed.path / embed.parts[0].name).names
-    if name not in known:
-        needed = {ALONE_LOSS: "set embed.answer_alone=true"}
-        raise ConfigurationError(
-            f"the signal {name} is needed, and the pass did not make it; "
-            f"{needed.get(name, 'choose one of ' + ', '.join(SIGNALS))}"
-        )
-    return embed.array(name).astype(np.float32)
-
-
-def no_targets(name: str) -> npt.NDArray[np.float32]:
-    """Refuse a selector that compares with target rows where none were given."""
-    raise ConfigurationError(
-        f"allocate.selector needs {name} of target rows, and none were given; choose another "
-        f"selector"
-    )
+    rng = np.random.default_rng([settings.seed, JUDGE_STREAM])
+    kept = Weighted(selection.rows, selection.weights)
+    with threadpool_limits(1):
+        (own,) = figures_of(candidates, read_judge, [kept], [schedule.plan], rng)
+        random = random_figures(candidates, read_judge, schedule.plan.shape, rng)
+    return beside_random(own, random)
 
 
 def describe(

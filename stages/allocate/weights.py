@@ -1,14 +1,21 @@
 """Weights that undo the selection: a kept row stands for those of its cluster that are not."""
 
+import logging
+
 import numpy as np
 import numpy.typing as npt
+
+from stages.allocate.candidates import Candidates
+from stages.contract.errors import DataError
+
+log = logging.getLogger(__name__)
 
 FloatArray = npt.NDArray[np.float64]
 
 
 def cluster_share_weights(
     clusters: npt.NDArray[np.int32],
-    multiplicity: npt.NDArray[np.int64],
+    multiplicity: npt.NDArray[np.int64] | FloatArray,
     mass: FloatArray,
 ) -> FloatArray:
     """Weigh kept rows so that every cluster counts by its share of the original mixture.
@@ -20,8 +27,9 @@ def cluster_share_weights(
     ----------
     clusters : ndarray of shape (num_kept,), int
         Cluster of each kept row.
-    multiplicity : ndarray of shape (num_kept,), int
-        How many original rows each stands for as an exact duplicate.
+    multiplicity : ndarray of shape (num_kept,)
+        How many original rows each stands for as an exact duplicate; or any weights above 0 that
+        a method gives to the rows of a cluster.
     mass : ndarray of shape (num_clusters,)
         n_k, original rows of each cluster; those of clusters without kept rows must have been
         moved to another.
@@ -68,11 +76,55 @@ def merge_empty(
     ndarray of shape (num_clusters,)
         The new masses; zero where the quota is zero.
     """
-    moved = mass.astype(np.float64).copy()
+    heir = heirs(quotas, mass, centers)
+    return np.bincount(heir, weights=mass, minlength=mass.size).astype(np.float64)
+
+
+def heirs(
+    quotas: npt.NDArray[np.int64], mass: FloatArray, centers: npt.NDArray[np.float32]
+) -> npt.NDArray[np.int64]:
+    """Name the cluster whose kept rows stand for each cluster: itself, or the nearest kept one.
+
+    Parameters
+    ----------
+    quotas, mass, centers
+        See `merge_empty`.
+
+    Returns
+    -------
+    ndarray of shape (num_clusters,), int64
+    """
+    found = np.arange(mass.size)
     kept = np.flatnonzero(quotas > 0)
     for cluster in np.flatnonzero((quotas == 0) & (mass > 0)):
         offsets = centers[kept].astype(np.float64) - centers[cluster]
-        heir = kept[int(np.argmin(np.einsum("ij,ij->i", offsets, offsets)))]
-        moved[heir] += moved[cluster]
-        moved[cluster] = 0.0
-    return moved
+        found[cluster] = kept[int(np.argmin(np.einsum("ij,ij->i", offsets, offsets)))]
+    return found
+
+
+def shared_mass(
+    candidates: Candidates, quotas: npt.NDArray[np.int64], on_empty_quota: str
+) -> FloatArray:
+    """Give the mass that each cluster's kept rows stand for.
+
+    Raises
+    ------
+    DataError
+        If a cluster keeps no row and `on_empty_quota` is error.
+    """
+    mass = candidates.mass()
+    empty = np.flatnonzero((quotas == 0) & (mass > 0))
+    if empty.size == 0:
+        return mass
+    if on_empty_quota == "error":
+        raise DataError(
+            f"clusters {empty.tolist()} would keep no row of {mass[empty].tolist()}; raise the "
+            f"budget to at least {candidates.num_clusters} rows, lower cluster.num_clusters, or "
+            f"set allocate.on_empty_quota=merge"
+        )
+    log.warning(
+        "allocate: clusters %s keep no row; their mass of %d rows goes to the nearest",
+        empty.tolist(),
+        int(mass[empty].sum()),
+    )
+    return merge_empty(quotas, mass, candidates.centers)

@@ -1,7 +1,7 @@
 """Candidates made of arrays, for tests that need no disk."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -49,4 +49,55 @@ def candidates(
         read_embeddings=lambda places: embeddings[places],
         read_feature=read_feature,
         read_targets=lambda name: read_feature(name, np.arange(min(5, num_rows))),
+    )
+
+
+def permuted(rows: Candidates, order: np.ndarray) -> Candidates:
+    """The same candidates in another order; their row ids no longer increase."""
+    return Candidates(
+        row_ids=rows.row_ids[order],
+        cluster=rows.cluster[order],
+        distance=rows.distance[order],
+        multiplicity=rows.multiplicity[order],
+        num_tokens=rows.num_tokens[order],
+        source=rows.source[order],
+        centers=rows.centers,
+        read_signal=lambda name: rows.read_signal(name)[order],
+        read_embeddings=lambda places: rows.read_embeddings(order[places]),
+        read_feature=lambda name, places: rows.read_feature(name, order[places]),
+        read_targets=rows.read_targets,
+    )
+
+
+def by_hand(
+    features: Sequence[Sequence[float]] | None = None,
+    *,
+    cluster: Sequence[int] | None = None,
+    signals: Mapping[str, Sequence[float]] | None = None,
+    multiplicity: Sequence[int] | None = None,
+    num_tokens: Sequence[int] | None = None,
+    source: Sequence[int] | None = None,
+    targets: Sequence[Sequence[float]] | None = None,
+) -> Candidates:
+    """Candidates of written numbers; every feature, and the embedding, is `features`."""
+    columns = [features, cluster, multiplicity, num_tokens, source, *(signals or {}).values()]
+    num_rows = next(len(column) for column in columns if column is not None)
+    points = np.zeros((num_rows, 1)) if features is None else np.array(features)
+    points = points.astype(np.float32)
+    clusters = np.array([0] * num_rows if cluster is None else cluster, np.int32)
+    members = [points[clusters == k] for k in range(clusters.max() + 1)]
+    centers = np.stack([own.mean(axis=0) for own in members]).astype(np.float32)
+    ones = [1] * num_rows
+    return Candidates(
+        row_ids=np.arange(num_rows),
+        cluster=clusters,
+        distance=np.linalg.norm(points - centers[clusters], axis=1).astype(np.float32),
+        multiplicity=np.array(ones if multiplicity is None else multiplicity, np.int64),
+        num_tokens=np.array(ones if num_tokens is None else num_tokens, np.int64),
+        source=np.array([0] * num_rows if source is None else source, np.int32),
+        centers=centers,
+        read_signal=lambda name: np.array((signals or {})[name], np.float32),
+        read_embeddings=lambda places: points[places],
+        read_feature=lambda name, places: points[places],
+        read_targets=lambda name: np.array(targets, np.float32),
     )

@@ -3,7 +3,10 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -11,42 +14,123 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stages
-from stages.allocate.candidates import Budget
+from stages.allocate.candidates import Budget, Candidates
 from stages.allocate.choose import Selection, checked
+from stages.allocate.keep import RULES
 from stages.allocate.selectors import selector_classes
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
 from stages.allocate.selectors.uniform import Uniform
-from stages.contract.errors import ConfigurationError
-from tests.allocate.samples import candidates
+from stages.contract.errors import ConfigurationError, DataError
+from tests.allocate.samples import candidates, permuted
 from tests.artifacts import FEW
 
 every_selector = pytest.mark.parametrize("name", sorted(selector_classes()))
+# Options beside the defaults; every selector is tried with its defaults as well.
+OPTIONS: list[tuple[str, dict[str, object]]] = [
+    *[("cluster_balanced", {"keep": rule}) for rule in RULES],
+    ("stratified", {"quota": "neyman"}),
+    ("stratified", {"quota": "neyman", "spread": "loss"}),
+    ("kcenter", {"within": "all", "outliers": 0.2}),
+    ("importance", {"uniform_share": 0.5}),
+    ("el2n", {"within": "clusters", "drop_hardest": 0.3}),
+    ("head_grand", {"by": "sketch"}),
+    ("loss_rank", {"weights": "inverse"}),
+    ("uncertainty", {"signal": "least_confidence", "keep": "smallest", "within": "clusters"}),
+    ("svp", {"measure": "least_confidence"}),
+    ("badge", {"within": "all"}),
+    ("density", {"weights": "inverse", "reference_rows": 5}),
+    ("facility_location", {"within": "all"}),
+    ("gradmatch", {"within": "clusters", "tolerance": 0.3}),
+    ("gradmatch", {"within": "all", "ridge": 1e-3}),
+    ("tagcos", {"tolerance": 0.3}),
+    ("semdedup", {"order": "random"}),
+    ("semdedup", {"order": "easy"}),
+    ("deita_repr", {"signal": "random"}),
+    ("ifd", {"ratio": "ppl"}),
+    ("s2l", {"sources": "proportional", "num_trajectories": 3}),
+    ("less_lite", {"over": "mean"}),
+]
+every_variant = pytest.mark.parametrize(
+    ("name", "options"),
+    [*[(name, {}) for name in sorted(selector_classes())], *OPTIONS],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
+)
+SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(any)
+
+
+def choose_from(
+    name: str,
+    rows: Candidates,
+    budget: int,
+    seed: int,
+    options: Mapping[str, object] = MappingProxyType({}),
+) -> Selection:
+    selector = selector_classes()[name](**options)
+    return Selection(*selector.select(rows, Budget(budget), np.random.default_rng(seed)))
 
 
 def select(name: str, budget: int, seed: int, *, constant: bool = False) -> Selection:
     rows = candidates([17, 5, 30, 11], seed=seed, constant=constant)
-    found = selector_classes()[name]().select(rows, Budget(budget), np.random.default_rng(seed))
-    return Selection(*found)
+    return choose_from(name, rows, budget, seed)
 
 
-@every_selector
+def by_row_id(rows: Candidates, selection: Selection) -> tuple[list[int], list[float]]:
+    ids = rows.row_ids[selection.rows]
+    order = np.argsort(ids)
+    return ids[order].tolist(), selection.weights[order].tolist()
+
+
+@every_variant
 @FEW
-@given(st.integers(1, 63), st.integers(0, 1000))
-def test_a_selector_keeps_its_promises_and_follows_its_seed(
-    name: str, budget: int, seed: int
+@given(SIZES, st.floats(0, 1), st.integers(0, 1000), st.booleans())
+def test_a_selector_keeps_its_promises_whatever_the_order_of_the_rows(
+    name: str,
+    options: dict[str, object],
+    sizes: list[int],
+    share: float,
+    seed: int,
+    constant: bool,
 ) -> None:
-    first, second = (select(name, budget, seed) for _ in range(2))
+    rows = candidates(sizes, seed=seed, constant=constant)
+    budget = 1 + int(share * (rows.num_rows - 1))
+    first, second = (choose_from(name, rows, budget, seed, options) for _ in range(2))
     checked(first, budget)
     assert first.rows[0] >= 0
-    assert first.rows[-1] < 63
+    assert first.rows[-1] < rows.num_rows
     assert np.array_equal(first.rows, second.rows)
     assert np.array_equal(first.weights, second.weights)
+    other = permuted(rows, np.random.default_rng(seed + 1).permutation(rows.num_rows))
+    moved = checked(choose_from(name, other, budget, seed, options), budget)
+    ids, weights = by_row_id(rows, first)
+    moved_ids, moved_weights = by_row_id(other, moved)
+    assert moved_ids == ids
+    assert np.allclose(moved_weights, weights)
 
 
 @every_selector
-@pytest.mark.parametrize("budget", [1, 4, 40, 63])
+@pytest.mark.parametrize("budget", [1, 3, 4, 40, 62, 63])
 def test_a_selector_works_where_all_features_are_the_same(name: str, budget: int) -> None:
     checked(select(name, budget, 0, constant=True), budget)
+
+
+@every_selector
+def test_a_selector_counts_a_row_of_many_duplicates_as_many(name: str) -> None:
+    rows = candidates([17, 5, 30, 11], duplicates=False)
+    many = rows.multiplicity.copy()
+    plain = choose_from(name, rows, 63, 0)
+    many[plain.rows[7]] = 50
+    heavy = choose_from(name, replace(rows, multiplicity=many), 63, 0)
+    others = np.arange(63) != 7
+    assert heavy.weights[7] > 1.5 * plain.weights[7]
+    assert heavy.weights[7] > np.median(heavy.weights[others])
+
+
+@pytest.mark.parametrize("name", ["stratified", "kcenter", "facility_location", "semdedup"])
+def test_a_cluster_without_a_row_is_an_error_where_that_is_asked(name: str) -> None:
+    rows = candidates([17, 5, 30, 11])
+    budget = Budget(3, on_empty_quota="error")
+    with pytest.raises(DataError, match="would keep no row"):
+        selector_classes()[name]().select(rows, budget, np.random.default_rng(0))
 
 
 @every_selector

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stages.allocate.reading import read_candidates
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
 from stages.allocate.selectors.uniform import Uniform
-from stages.allocate.stage import ALLOCATE_STAGE, AllocateConfig, read_candidates
+from stages.allocate.stage import ALLOCATE_STAGE, AllocateConfig
 from stages.cluster.stage import CLUSTER_STAGE, ClusterConfig
 from stages.contract.artifact import Artifact
 from stages.contract.errors import ConfigurationError, DataError

@@ -1,6 +1,5 @@
 """CluSTER's selection (arXiv 2609.12584): equal quotas per cluster, weights by cluster share."""
 
-import logging
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,12 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.allocate.candidates import Budget, Candidates, IntArray
+from stages.allocate.groups import members_of
 from stages.allocate.keep import RULES, keep_rows
 from stages.allocate.quota import water_fill
-from stages.allocate.weights import cluster_share_weights, merge_empty
-from stages.contract.errors import DataError, require_one_of
-
-log = logging.getLogger(__name__)
+from stages.allocate.weights import cluster_share_weights, shared_mass
+from stages.contract.errors import require_one_of
 
 
 @dataclass(kw_only=True)
@@ -38,55 +36,26 @@ class ClusterBalanced:
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:
         """Choose exactly `budget.num_rows` rows."""
-        sizes = candidates.sizes()
-        quotas = water_fill(sizes, budget.num_rows)
+        quotas = water_fill(candidates.sizes(), budget.num_rows)
         mass = shared_mass(candidates, quotas, budget.on_empty_quota)
         norms = candidates.read_signal("embedding_norm")
+        draws = candidates.draw(rng)
+        members = members_of(candidates)
         rows = []
-        # A generator per cluster, so that a smaller budget keeps a part of a larger one's rows.
-        rngs = rng.spawn(candidates.num_clusters)
         for cluster in np.flatnonzero(quotas):
-            members = np.flatnonzero(candidates.cluster == cluster)
+            own = members[cluster]
             needs_embeddings = self.keep == "kcenter"
             chosen = keep_rows(
                 self.keep,
                 int(quotas[cluster]),
-                distances=candidates.distance[members],
-                norms=norms[members],
-                embeddings=candidates.read_embeddings(members) if needs_embeddings else None,
-                rng=rngs[cluster],
+                distances=candidates.distance[own],
+                norms=norms[own],
+                embeddings=candidates.read_embeddings(own) if needs_embeddings else None,
+                draws=draws[own],
             )
-            rows.append(members[chosen])
+            rows.append(own[chosen])
         kept = np.sort(np.concatenate(rows))
         weights = cluster_share_weights(
             candidates.cluster[kept], candidates.multiplicity[kept], mass
         )
         return kept, weights
-
-
-def shared_mass(
-    candidates: Candidates, quotas: IntArray, on_empty_quota: str
-) -> npt.NDArray[np.float64]:
-    """Give the mass that each cluster's kept rows stand for.
-
-    Raises
-    ------
-    DataError
-        If a cluster keeps no row and `on_empty_quota` is error.
-    """
-    mass = candidates.mass()
-    empty = np.flatnonzero((quotas == 0) & (mass > 0))
-    if empty.size == 0:
-        return mass
-    if on_empty_quota == "error":
-        raise DataError(
-            f"clusters {empty.tolist()} would keep no row of {mass[empty].tolist()}; raise the "
-            f"budget to at least {candidates.num_clusters} rows, lower cluster.num_clusters, or "
-            f"set allocate.on_empty_quota=merge"
-        )
-    log.warning(
-        "allocate: clusters %s keep no row; their mass of %d rows goes to the nearest",
-        empty.tolist(),
-        int(mass[empty].sum()),
-    )
-    return merge_empty(quotas, mass, candidates.centers)

@@ -1,0 +1,131 @@
+"""Lineage: `python -m pipeline.inspect PATH`, where PATH is an artifact or a published folder."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evenshard.shards import FORMAT
+from stages.contract.artifact import MANIFEST
+from stages.contract.errors import ConfigurationError
+from stages.contract.shown import one_line
+
+USAGE = """python -m pipeline.inspect PATH [STORE]
+
+  PATH   an artifact, <store>/<stage>/<key>, or a published folder, data/curated/<name>
+  STORE  where the artifacts are, if not where PATH says
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the lineage of a folder and return the exit status."""
+    if not 1 <= len(arguments) <= 2 or arguments[0].startswith("-"):
+        sys.stdout.write(USAGE)
+        return 0 if "--help" in arguments else 2
+    try:
+        store = Path(arguments[1]) if len(arguments) > 1 else None
+        sys.stdout.write(lineage(Path(arguments[0]), store) + "\n")
+    except ConfigurationError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    return 0
+
+
+def lineage(path: Path, store: Path | None = None) -> str:
+    """Tell what a folder was made from, stage by stage, back to the files of the user.
+
+    Parameters
+    ----------
+    path : Path
+        An artifact or a published folder.
+    store : Path, optional
+        Where the artifacts are; by default beside the artifact, or where the set says.
+
+    Raises
+    ------
+    ConfigurationError
+        If the folder is neither.
+    """
+    manifest = _read(path)
+    if manifest.get("format") == FORMAT:
+        store = store or Path(manifest["settings"]["store"])
+        keys = manifest["keys"]
+        lines = [
+            f"{one_line(str(path))}: the set {manifest['name']}, {manifest['rows']} rows for "
+            f"{manifest['world_size']} workers",
+            _line("asked", manifest["asked"]),
+            _line("got", manifest["got"]),
+            _line("overrides", " ".join(map(str, manifest["overrides"])) or "none"),
+        ]
+        todo = list(reversed(keys.items()))
+    elif "stage" in manifest and "key" in manifest:
+        store = store or path.resolve().parent.parent
+        lines, todo = [], [(manifest["stage"], manifest["key"])]
+    else:
+        raise ConfigurationError(
+            f"{path / MANIFEST} is neither an artifact's nor a published set's; give "
+            f"<store>/<stage>/<key> or data/curated/<name>"
+        )
+    seen: set[tuple[str, str]] = set()
+    while todo:
+        stage, key = todo.pop(0)
+        if (stage, key) in seen:
+            continue
+        seen.add((stage, key))
+        folder = store / stage / key
+        if not (folder / MANIFEST).exists():
+            lines += ["", f"{stage} {key}: no longer in {one_line(str(store))}"]
+            continue
+        found = _read(folder)
+        lines += ["", *_told(found)]
+        # Breadth first, the newest stage first: every input stands below what reads it.
+        todo += list(found["inputs"].items())
+    return "\n".join(lines)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigurationError(
+            f"{folder} holds no {MANIFEST}: it is not finished, or not ours; give "
+            f"<store>/<stage>/<key> or data/curated/<name>"
+        ) from None
+    except ValueError as error:
+        raise ConfigurationError(f"{folder / MANIFEST} is not JSON ({error})") from error
+    if not isinstance(manifest, dict):
+        raise ConfigurationError(f"{folder / MANIFEST} holds no object; it is not ours")
+    return manifest
+
+
+def _told(manifest: Mapping[str, Any]) -> Iterator[str]:
+    rows = sum(part["num_rows"] for part in manifest["parts"])
+    size = sum(entry["num_bytes"] for entry in [*manifest["parts"], *manifest["sides"]])
+    yield f"{manifest['stage']} {manifest['key']} (version {manifest['version']})"
+    yield _line("holds", f"{rows} rows in {len(manifest['parts'])} parts, {size / 1e6:.1f} MB")
+    if manifest["sides"]:
+        sides = ", ".join(f"{e['name']} ({e['num_rows']})" for e in manifest["sides"][:6])
+        more = len(manifest["sides"]) - 6
+        yield _line("beside", sides + (f" and {more} more" if more > 0 else ""))
+    inputs = ", ".join(f"{stage} {key}" for stage, key in manifest["inputs"].items())
+    yield _line("from", inputs or "the files below")
+    for name, value in _flat(manifest["params"]):
+        yield _line("setting", f"{name}={value}")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield f"{prefix}{name}", one_line(text)
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label:<10}{text}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,149 @@
+"""The figures of a selection that need no training, always beside random draws of its size."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from stages.allocate.candidates import Candidates, IntArray
+from stages.allocate.quality import (
+    ReadJudge,
+    Weighted,
+    cluster_sums,
+    coverage_radius,
+    mix_shift,
+    random_draws,
+    relative_errors,
+    step_errors,
+)
+from stages.allocate.weights import effective_sample_size
+
+NUM_DRAWS = 20
+# Of the errors per step, whose mean is shown.
+STEPS = 64
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is known of a selection without training.
+
+    Attributes
+    ----------
+    gradient_error : float
+        Of the whole epoch.
+    cluster_errors : list of float or None
+        Of each cluster against its own mean; None where nothing is kept.
+    cluster_error_mean, cluster_error_worst : float
+        Over the clusters of which something is kept.
+    step_error : float
+        Mean over synchronized steps, each against the full gradient.
+    radius_mean, radius_max : float
+        Distance to the nearest kept row, in the space of the clustering.
+    effective_sample_size : float
+        A share of the rows, in (0, 1].
+    shift_of_sources, shift_of_lengths : float
+        Total variation distance between the mixes before and after, in [0, 1].
+    tokens : int
+        Of the kept rows.
+    """
+
+    gradient_error: float
+    cluster_errors: list[float | None]
+    cluster_error_mean: float
+    cluster_error_worst: float
+    step_error: float
+    radius_mean: float
+    radius_max: float
+    effective_sample_size: float
+    shift_of_sources: float
+    shift_of_lengths: float
+    tokens: int
+
+
+def figures_of(
+    candidates: Candidates,
+    read_judge: ReadJudge,
+    selections: Sequence[Weighted],
+    plans: Sequence[IntArray],
+    rng: np.random.Generator,
+) -> list[Figures]:
+    """Take every figure of some selections, reading the judge sketches once.
+
+    Parameters
+    ----------
+    candidates : Candidates
+        All rows.
+    read_judge : callable
+        increasing positions -> judge sketches.
+    selections : sequence of Weighted
+        With weights of mean 1.
+    plans : sequence of ndarray of shape (num_steps, num_workers, rows_per_worker)
+        The schedule of each.
+    rng : numpy.random.Generator
+        Draws which steps, and which rows of a large set, are looked at.
+    """
+    sums, masses = cluster_sums(candidates, read_judge, selections)
+    whole, per_cluster = relative_errors(sums, masses)
+    full_mean = sums[0].sum(axis=0) / masses[0].sum()
+    found = []
+    for which, (selection, plan) in enumerate(zip(selections, plans, strict=True)):
+        shown = np.sort(rng.permutation(plan.shape[0])[:STEPS])
+        radius = coverage_radius(candidates, selection.rows, rng)
+        shift = mix_shift(candidates, selection)
+        errors = per_cluster[which]
+        known = errors[np.isfinite(errors)]
+        found.append(
+            Figures(
+                gradient_error=float(whole[which]),
+                cluster_errors=[float(e) if np.isfinite(e) else None for e in errors],
+                cluster_error_mean=float(known.mean()),
+                cluster_error_worst=float(known.max()),
+                step_error=float(step_errors(plan[shown], selection, read_judge, full_mean).mean()),
+                radius_mean=float(radius[0]),
+                radius_max=float(radius[1]),
+                effective_sample_size=effective_sample_size(selection.weights),
+                shift_of_sources=shift["sources"],
+                shift_of_lengths=shift["lengths"],
+                tokens=int(candidates.num_tokens[selection.rows].sum()),
+            )
+        )
+    return found
+
+
+def random_figures(
+    candidates: Candidates,
+    read_judge: ReadJudge,
+    plan_shape: tuple[int, int, int],
+    rng: np.random.Generator,
+    *,
+    num_draws: int = NUM_DRAWS,
+) -> list[Figures]:
+    """Take the figures of random selections that fill a plan of the same shape."""
+    size = int(np.prod(plan_shape))
+    draws = random_draws(candidates, size, rng, count=num_draws)
+    plans = [rng.permutation(size).reshape(plan_shape) for _ in draws]
+    return figures_of(candidates, read_judge, draws, plans, rng)
+
+
+def beside_random(kept: Figures, random: Sequence[Figures]) -> dict[str, Any]:
+    """Set the figures of a selection beside the mean and the spread of random ones.
+
+    Returns
+    -------
+    dict
+        `selection`, `random` (means), `random_std` (standard deviations over the draws),
+        `draws`, and `ratio_to_random`: the gradient error over that of the mean draw.
+    """
+    names = [f.name for f in fields(Figures) if f.name != "cluster_errors"]
+    values = {name: np.array([getattr(draw, name) for draw in random]) for name in names}
+    mean = {name: float(column.mean()) for name, column in values.items()}
+    std = {name: float(column.std(ddof=1)) for name, column in values.items()}
+    error = mean["gradient_error"]
+    return {
+        "selection": asdict(kept),
+        "random": mean,
+        "random_std": std,
+        "draws": len(random),
+        "ratio_to_random": kept.gradient_error / error if error > 0 else 0.0,
+    }

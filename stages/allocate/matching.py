@@ -1,0 +1,205 @@
+"""Rows and weights whose weighted sum of features is that of all rows: balanced sampling.
+
+A group has n rows with features x_i, of which some are kept. A kept row carries the share v_i of
+the whole pool, the others none, and sum of v_i x_i should be a target vector: the same sum over
+all rows that the group stands for, less the error that earlier groups have left. That is done in
+three steps, each of which keeps the number of rows of every cluster:
+
+1. draw rows with unequal chances, so that shares over chances are right in the mean over draws
+   (Horvitz and Thompson 1952);
+2. exchange kept for left-out rows of the same cluster, the best pair first, as long as the error
+   shrinks: what the cube method does for a sample (Deville and Tille 2004), by greedy descent;
+3. calibrate the shares: ridge regression towards those of step 1, under the cluster's exact sum
+   and bounds (Deville and Sarndal 1992).
+
+Everything of a group is a function of the matrix of inner products, (n, n).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+EXCHANGES_PER_ROW = 2
+ASCENT_STEPS = 150
+BISECTIONS = 50
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that are matched together.
+
+    Attributes
+    ----------
+    products : ndarray of shape (n, n), float64
+        Inner products of the features.
+    pull : ndarray of shape (n,), float64
+        Inner products of the features with the target.
+    cluster : ndarray of shape (n,), int64
+        0, 1, ...: the cluster of each row, numbered inside the group.
+    wanted : ndarray of shape (num_clusters,), float64
+        The share that the kept rows of each cluster carry together.
+    prior : ndarray of shape (n,), float64
+        Share over chance of each row; only ratios inside a cluster matter.
+    """
+
+    products: Array
+    pull: Array
+    cluster: IntArray
+    wanted: Array
+    prior: Array
+
+    def carried(self, kept: npt.NDArray[np.bool_]) -> Array:
+        """Give each row the share that it would carry, at the scale of those that are kept."""
+        sums = np.bincount(self.cluster, self.prior * kept, self.wanted.size)
+        scale = self.wanted / np.where(sums > 0, sums, 1.0)
+        scaled: Array = self.prior * scale[self.cluster]
+        return scaled
+
+
+def exchange(group: Group, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Exchange rows of the same cluster while the error of the group shrinks.
+
+    The best exchange of each cluster is made in turn, so the cost of one is that of a matrix of
+    kept times left-out rows of one cluster.
+
+    Parameters
+    ----------
+    group : Group
+        The rows.
+    kept : ndarray of shape (n,), bool
+        The first draw.
+
+    Returns
+    -------
+    ndarray of shape (n,), bool
+        As many rows of each cluster.
+    """
+    kept = kept.copy()
+    share = group.carried(kept)
+    squares = np.diag(group.products)
+    # Half the derivative of the squared error by the share that each row carries.
+    slope = group.products @ np.where(kept, share, 0.0) - group.pull
+    least_gain = 1e-9 * float(np.square(share[kept]) @ squares[kept])
+    members = [np.flatnonzero(group.cluster == k) for k in range(group.wanted.size)]
+    active = [True] * len(members)
+    left = EXCHANGES_PER_ROW * kept.size
+    while any(active) and left > 0:
+        for k, own in enumerate(members):
+            out, new = own[kept[own]], own[~kept[own]]
+            if not active[k] or out.size == 0 or new.size == 0:
+                active[k] = False
+                continue
+            loss = share[out] * (share[out] * squares[out] - 2.0 * slope[out])
+            gain = share[new] * (share[new] * squares[new] + 2.0 * slope[new])
+            cross = group.products[np.ix_(out, new)] * share[out, None] * share[new]
+            change = loss[:, None] + gain - 2.0 * cross
+            best = int(np.argmin(change))
+            i, j = out[best // new.size], new[best % new.size]
+            if change.flat[best] >= -least_gain:
+                active[k] = False
+                continue
+            slope += share[j] * group.products[:, j] - share[i] * group.products[:, i]
+            kept[i], kept[j] = False, True
+            left -= 1
+            active = [True] * len(members)
+    return kept
+
+
+def calibrate(
+    group: Group, kept: npt.NDArray[np.bool_], *, ridge: float, least: float, most: float
+) -> Array:
+    """Choose the shares that kept rows carry.
+
+    They minimise the squared error plus ridge * sum of norm(x_i)^2 (v_i - v0_i)^2, with v0 the
+    share over the chance: features are sketches, and the noise of their inner products grows
+    with the norms. Accelerated projected descent (Beck and Teboulle 2009).
+
+    Parameters
+    ----------
+    group : Group
+        The rows.
+    kept : ndarray of shape (n,), bool
+        Which are kept.
+    ridge : float
+        Above 0.
+    least, most : float
+        Bounds of a share; where a cluster's mean share lies outside, that bound is moved to it.
+
+    Returns
+    -------
+    ndarray of shape (num_kept,), float64
+        Each cluster sums to what it must carry.
+    """
+    rows = np.flatnonzero(kept)
+    cluster, wanted = group.cluster[rows], group.wanted
+    mean = (wanted / np.maximum(np.bincount(cluster, minlength=wanted.size), 1))[cluster]
+    low, high = np.minimum(least, 0.5 * mean), np.maximum(most, mean)
+    prior = onto_sums(group.carried(kept)[rows], cluster, wanted, low, high)
+    inner = group.products[np.ix_(rows, rows)]
+    penalty = ridge * np.diag(inner)
+    pull = group.pull[rows] + penalty * prior
+    system = inner + np.diag(penalty)
+    step = 1.0 / max(float(np.linalg.eigvalsh(system)[-1]), 1e-300)
+    shares, ahead, pace = prior, prior, 1.0
+    for _ in range(ASCENT_STEPS):
+        new = onto_sums(ahead - step * (system @ ahead - pull), cluster, wanted, low, high)
+        faster = (1.0 + np.sqrt(1.0 + 4.0 * pace * pace)) / 2.0
+        ahead = new + (pace - 1.0) / faster * (new - shares)
+        shares, pace = new, faster
+    return shares
+
+
+def onto_sums(values: Array, cluster: IntArray, wanted: Array, low: Array, high: Array) -> Array:
+    """Project onto the shares that lie in their bounds and sum to what each cluster must carry.
+
+    The projection is clip(value - shift of the cluster); the shifts are found by bisection, all
+    clusters at once.
+    """
+    size = wanted.size
+    spread = float(np.abs(values).max()) + float(high.max())
+    below, above = np.full(size, -2.0 * spread), np.full(size, 2.0 * spread)
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (below + above)
+        sums = np.bincount(
+            cluster, weights=np.clip(values - middle[cluster], low, high), minlength=size
+        )
+        too_much = sums > wanted
+        below, above = np.where(too_much, middle, below), np.where(too_much, above, middle)
+    found = np.clip(values - (0.5 * (below + above))[cluster], low, high)
+    total = np.bincount(cluster, weights=found, minlength=size)
+    scaled: Array = found * (wanted / np.where(total > 0, total, 1.0))[cluster]
+    return scaled
+
+
+def at_least_effective(weights: Array, level: Array, least: float) -> Array:
+    """Mix weights with level ones just so far that their effective sample size is `least`.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (num_kept,)
+        With mean 1.
+    level : ndarray of shape (num_kept,)
+        Weights with mean 1 and a larger effective sample size, such as those by cluster alone.
+    least : float
+        A share of the rows, in (0, 1].
+    """
+    if effective(weights) >= least:
+        return weights
+    low, high = 0.0, 1.0
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        if effective(weights + middle * (level - weights)) < least:
+            low = middle
+        else:
+            high = middle
+    mixed: Array = weights + high * (level - weights)
+    return mixed
+
+
+def effective(weights: Array) -> float:
+    """Give the effective sample size as a share of the rows (Kish 1965)."""
+    return float(weights.sum() ** 2 / (weights.size * np.square(weights).sum()))

@@ -1,0 +1,232 @@
+"""Rows and weights whose weighted mean gradient is that of all rows, in every cluster and over all.
+
+Ours. Why it works, and when it does not, is in docs/methods.md.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stages.allocate.candidates import Budget, Candidates, IntArray
+from stages.allocate.groups import blocks_of, members_of, read_rows
+from stages.allocate.inclusion import inclusion_probabilities, systematic
+from stages.allocate.matching import Group, at_least_effective, calibrate, exchange
+from stages.allocate.quota import proportional
+from stages.allocate.weights import effective_sample_size, heirs, shared_mass, to_mean_one
+from stages.contract.errors import require, require_at_least, require_share
+
+log = logging.getLogger(__name__)
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(kw_only=True)
+class Matched:
+    """Draw rows by the size of their gradients, exchange and weigh them until the means match.
+
+    Quotas follow the chances, so a cluster of large or diverse gradients gives more rows, and
+    the weights undo that: each cluster carries its share of the original rows exactly. Clusters
+    of more than `group_rows` rows are cut into random groups; the error that a group leaves is
+    handed to the next one. Time is linear in the rows, memory is that of one group.
+
+    Attributes
+    ----------
+    feature : str
+        What is matched: head_sketch (the gradient), or another feature of the pass.
+    power : float
+        Chances are in proportion to norm ** power: 0 for equal ones, 1 for those that alone
+        would leave the least error.
+    ridge : float
+        How strongly weights are held to what the chances say, against fitting the sketch's noise.
+    within : float
+        How much the error inside each cluster counts beside that of the whole.
+    least_effective : float
+        The effective sample size of the weights is at least this share of the rows.
+    max_weight : float
+        Bound of a weight, where the mean is 1 and the quota of its cluster allows.
+    group_rows : int
+        Rows that are matched together, at most.
+    """
+
+    ratio_of: ClassVar[str] = "candidates"
+
+    feature: str = "head_sketch"
+    power: float = 0.75
+    ridge: float = 0.3
+    within: float = 1.0
+    least_effective: float = 0.5
+    max_weight: float = 8.0
+    group_rows: int = 1024
+
+    def __post_init__(self) -> None:
+        """Check each field by itself."""
+        for name in ("power", "within"):
+            require_at_least(f"allocate.selector.{name}", getattr(self, name), 0)
+        require(self.ridge > 0, f"allocate.selector.ridge={self.ridge} must be > 0, such as 0.3")
+        require_share("allocate.selector.least_effective", self.least_effective)
+        require_at_least("allocate.selector.max_weight", self.max_weight, 1)
+        require_at_least("allocate.selector.group_rows", self.group_rows, 2)
+
+    def select(
+        self, candidates: Candidates, budget: Budget, rng: np.random.Generator
+    ) -> tuple[IntArray, Array]:
+        """Choose exactly `budget.num_rows` rows."""
+        share = candidates.multiplicity / candidates.multiplicity.sum()
+        norms = feature_norms(candidates, self.feature)
+        chances = inclusion_probabilities(share * norms**self.power, budget.num_rows)
+        draws = candidates.draw(rng)
+        kept, carried, even = [], [], []
+        left: Array | float = 0.0
+        for pieces in self._groups(candidates, chances, draws, budget):
+            rows, shares, left = self._match(candidates, pieces, share, chances, left, budget)
+            kept.append(rows)
+            carried.append(shares)
+            even += [np.full(p.quota, share[p.rows].sum() / p.quota) for p in pieces]
+        rows = np.concatenate(kept)
+        order = np.argsort(rows, kind="stable")
+        rows, weights = rows[order], to_mean_one(np.concatenate(carried)[order])
+        level = to_mean_one(np.concatenate(even)[order])
+        weights = at_least_effective(weights, level, self.least_effective)
+        log.info(
+            "allocate: matched %s, effective sample size %.1f%%, largest weight %.2f",
+            self.feature,
+            100.0 * effective_sample_size(weights),
+            weights.max(),
+        )
+        return rows, weights
+
+    def _groups(
+        self, candidates: Candidates, chances: Array, draws: Array, budget: Budget
+    ) -> Iterator[list["Piece"]]:
+        """Cut clusters into pieces, and gather pieces of small clusters into groups."""
+        members = members_of(candidates)
+        amounts = np.array([chances[own].sum() for own in members])
+        quotas = proportional(amounts, candidates.sizes(), budget.num_rows)
+        shared_mass(candidates, quotas, budget.on_empty_quota)  # tells of empty ones, or stops
+        heir = heirs(quotas, candidates.mass(), candidates.centers)
+        joined = [
+            np.concatenate([members[c] for c in np.flatnonzero(heir == k)]) if q else None
+            for k, q in enumerate(quotas.tolist())
+        ]
+        group: list[Piece] = []
+        size = 0
+        for own, quota in zip(joined, quotas.tolist(), strict=True):
+            if own is None:
+                continue
+            for piece in self._pieces(own, quota, chances, draws):
+                if group and size + piece.choice.size > self.group_rows:
+                    yield group
+                    group, size = [], 0
+                group.append(piece)
+                size += piece.choice.size
+        yield group
+
+    def _pieces(self, own: IntArray, quota: int, chances: Array, draws: Array) -> Iterator["Piece"]:
+        """Cut one cluster at random; of a piece that is still too large, choose from a part."""
+        count = min(quota, -(-own.size // self.group_rows))
+        mixed = own[np.argsort(draws[own], kind="stable")]
+        parts = np.array_split(mixed, count)
+        sizes = np.array([part.size for part in parts])
+        amounts = np.array([chances[part].sum() for part in parts])
+        for part, rows in zip(parts, proportional(amounts, sizes, quota).tolist(), strict=True):
+            choice = np.arange(part.size)
+            if part.size > self.group_rows:
+                most = max(self.group_rows, rows)
+                choice = systematic(inclusion_probabilities(chances[part], most), 0.5)
+            yield Piece(part, part[choice], rows)
+
+    def _match(
+        self,
+        candidates: Candidates,
+        pieces: list["Piece"],
+        share: Array,
+        chances: Array,
+        left: Array | float,
+        budget: Budget,
+    ) -> tuple[IntArray, Array, Array]:
+        """Match one group; give its kept rows, their shares, and the error that is left."""
+        choice = np.concatenate([piece.choice for piece in pieces])
+        cluster = np.repeat(np.arange(len(pieces)), [piece.choice.size for piece in pieces])
+        targets = np.stack([weighted_sum(candidates, self.feature, p.rows, share) for p in pieces])
+        features = read_any_order(candidates, self.feature, choice)
+        products = features @ features.T
+        pull = features @ (targets.sum(axis=0) - left)
+        if self.within > 0:
+            products *= 1.0 + self.within * (cluster[:, None] == cluster)
+            pull += self.within * np.einsum("ij,ij->i", features, targets[cluster])
+        group = Group(
+            products=products,
+            pull=pull,
+            cluster=cluster,
+            wanted=np.array([share[piece.rows].sum() for piece in pieces]),
+            prior=share[choice] / chances[choice],
+        )
+        drawn = np.concatenate([first_draw(chances[piece.choice], piece.quota) for piece in pieces])
+        kept = exchange(group, drawn)
+        shares = calibrate(
+            group,
+            kept,
+            ridge=self.ridge,
+            least=0.02 / budget.num_rows,
+            most=self.max_weight / budget.num_rows,
+        )
+        error: Array = left + shares @ features[kept] - targets.sum(axis=0)
+        return choice[kept], shares, error
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of one cluster that are matched in one group.
+
+    Attributes
+    ----------
+    rows : ndarray of int64
+        Positions of all rows whose sum is to be matched.
+    choice : ndarray of int64
+        Those of them that can be kept.
+    quota : int
+        How many are.
+    """
+
+    rows: IntArray
+    choice: IntArray
+    quota: int
+
+
+def first_draw(chances: Array, quota: int) -> npt.NDArray[np.bool_]:
+    """Draw `quota` rows, each as likely as its chance says; rows come in a random order."""
+    kept = np.zeros(chances.size, bool)
+    kept[systematic(inclusion_probabilities(chances, quota), 0.5)] = True
+    return kept
+
+
+def feature_norms(candidates: Candidates, feature: str) -> Array:
+    """Measure the length of every row's feature, block by block."""
+    norms = np.empty(candidates.num_rows)
+    for block in blocks_of(np.arange(candidates.num_rows)):
+        rows = read_rows(candidates, feature, block).astype(np.float64)
+        norms[block] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    return norms
+
+
+def weighted_sum(candidates: Candidates, feature: str, rows: IntArray, share: Array) -> Array:
+    """Sum share times feature over some rows, block by block."""
+    total: Array | float = 0.0
+    for block in blocks_of(np.sort(rows)):
+        total = total + share[block] @ read_rows(candidates, feature, block).astype(np.float64)
+    assert isinstance(total, np.ndarray)
+    return total
+
+
+def read_any_order(candidates: Candidates, feature: str, rows: IntArray) -> Array:
+    """Read a feature of rows that stand in any order."""
+    order = np.argsort(rows, kind="stable")
+    found = np.empty((rows.size, 0))
+    values = read_rows(candidates, feature, rows[order]).astype(np.float64)
+    found = np.empty_like(values)
+    found[order] = values
+    return found
