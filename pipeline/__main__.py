@@ -114,13 +114,15 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
     from pipeline.report import report_of
     from stages.report.write import require_library
 
-    require_library()
+    if config.report:
+        require_library()
     log.info("curating %s into %s", config.rows.path, Path(config.out))
     report = run_plan(config, overrides)
-    artifacts = {name: step.artifact for name, step in report.steps.items()}
-    page = report_of(report.out, artifacts, report.manifest)
     print(summary(report))
-    print(f"  {page}  # what came in, what was kept, and how good it is")
+    if config.report:
+        artifacts = {name: step.artifact for name, step in report.steps.items()}
+        page = report_of(report.out, artifacts, report.manifest)
+        print(f"  {page}  # what came in, what was kept, and how good it is")
     return 0
 
 

@@ -82,6 +82,8 @@ class Config:
         The only seed; sections take it from here.
     store, models, out : str
         Folders of artifacts, of converted models, and of the published set.
+    report : bool
+        Whether the set gets its page.
     """
 
     name: str = "sample"
@@ -89,6 +91,7 @@ class Config:
     store: str = "data/store"
     models: str = "data/models"
     out: str = "data/curated/sample"
+    report: bool = True
     rows: RowsConfig = field(default_factory=RowsConfig)
     screen: ScreenConfig = field(default_factory=ScreenConfig)
     tokens: TokensConfig = field(default_factory=TokensConfig)
@@ -176,7 +179,8 @@ def check_paths(config: Config, overrides: Sequence[str] = ()) -> None:
 def settings_of(config: Config) -> dict[str, Any]:
     """Turn the configuration into plain values, with the class of the selector."""
     settings = dataclasses.asdict(config)
-    del settings["compare"]  # it makes nothing of what is published
+    for name in ("compare", "report"):  # they make nothing of what is published
+        del settings[name]
     settings["allocate"]["selector"]["class"] = type(config.allocate.selector).__name__
     return settings
 

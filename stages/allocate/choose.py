@@ -95,16 +95,32 @@ def choose(
 def fit_tokens(
     select: Callable[[int], Selection], asked: Asked, step: StepShape, candidates: Candidates
 ) -> Selection:
-    """Find the largest number of steps whose rows fit a budget of tokens, by bisection."""
+    """Find the largest number of steps whose rows fit a budget of tokens.
+
+    Tokens grow almost in proportion to the rows, so the next guess is where the line between the
+    last ones that fitted and that did not reaches the budget: a few selections instead of the
+    logarithm of the steps.
+    """
+    asked_tokens = float(asked.amount)
     best: Selection | None = None
-    low, high = 0, candidates.num_rows // step.rows
-    while low < high:
-        middle = (low + high + 1) // 2
+    low, high = 0, candidates.num_rows // step.rows + 1
+    low_tokens = 0.0
+    high_tokens = high / max(high - 1, 1) * float(candidates.num_tokens.sum())
+    narrowed = 0
+    while high - low > 1:
+        share = (asked_tokens - low_tokens) / max(high_tokens - low_tokens, 1.0)
+        guess = low + share * (high - low)
+        # One side only moves while the line is bent; every other guess then halves the interval.
+        middle = (low + high) // 2 if narrowed >= 2 else int(guess)
+        middle = min(max(middle, low + 1), high - 1)
         selection = select(middle * step.rows)
-        if candidates.num_tokens[selection.rows].sum() <= asked.amount:
-            best, low = selection, middle
+        tokens = float(candidates.num_tokens[selection.rows].sum())
+        before = high - low
+        if tokens <= asked_tokens:
+            best, low, low_tokens = selection, middle, tokens
         else:
-            high = middle - 1
+            high, high_tokens = middle, tokens
+        narrowed = narrowed + 1 if 2 * (high - low) > before else 0
     if best is None:
         least = int(candidates.num_tokens[select(step.rows).rows].sum())
         raise DataError(

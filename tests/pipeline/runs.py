@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.conftest import ROOT
 
 SMALL = (
+    "report=false",
     "rows.limit=96",
     "rows.rows_per_part=40",
     "embed.rows_per_part=8",
