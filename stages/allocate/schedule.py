@@ -4,6 +4,7 @@ Notation: W workers, A*B rows of a worker in a step, M = W*A*B, S = T / M steps,
 A plan is an array of shape (S, W, A*B) of positions into the kept rows.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,7 @@ def build_schedule(
     kind: str,
     objective: str,
     rng: np.random.Generator,
+    rearrange: Callable[[IntArray], IntArray] | None = None,
 ) -> Schedule:
     """Lay kept rows into steps.
 
@@ -68,6 +70,9 @@ def build_schedule(
         rank needs pinned, and auto then chooses it.
     rng : numpy.random.Generator
         Orders steps and workers.
+    rearrange : callable, optional
+        Steps of shape (num_steps, rows_per_step) -> the same with rows of one cluster and like
+        length in each other's places, see `stages.allocate.order`.
 
     Raises
     ------
@@ -86,12 +91,16 @@ def build_schedule(
         groups = [np.arange(r, num_clusters, step.num_workers) for r in range(step.num_workers)]
         reason = "asked" if kind == "pinned" else "the objective rank needs it"
         plan, window = _pinned_plan(clusters, num_tokens, groups, step, rng)
+        if rearrange is not None:
+            plan = rearrange(plan.reshape(plan.shape[0], -1)).reshape(plan.shape)
         return Schedule("pinned", reason, window, plan)
     reason = "asked" if kind == "dealt" else "it evens out tokens; pinned is for the objective rank"
     num_steps = clusters.size // step.rows
     window = needed_window(quotas, num_steps, step.rows)
     counts = windowed_counts(quotas, num_steps, window)
     steps = fill_steps(clusters, num_tokens, counts, rng)
+    if rearrange is not None:
+        steps = rearrange(steps)
     return Schedule("dealt", reason, window, deal(steps, num_tokens, step, rng))
 
 

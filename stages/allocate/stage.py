@@ -1,7 +1,7 @@
 """The allocate room's door to the disk: quota, then selection, then weight, then schedule."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from stages.allocate.budget import Asked, StepShape, exact, parse_budget
-from stages.allocate.candidates import Candidates
+from stages.allocate.candidates import Candidates, IntArray
 from stages.allocate.choose import Selection, choose
 from stages.allocate.figures import beside_random, figures_of, random_figures
+from stages.allocate.order import balanced, kinds_of, prefix_errors, projected
 from stages.allocate.plan_figures import imbalance, max_deviation, places
 from stages.allocate.quality import ReadJudge, Weighted
 from stages.allocate.reading import judge_of, read_candidates
@@ -34,10 +35,14 @@ from stages.contract.tables import Layout
 
 log = logging.getLogger(__name__)
 
+ORDERS = ("random", "balanced")
 OBJECTIVES = ("sample", "token", "rank")
 ROWS_PER_PART = 1_000_000
 SCHEDULE_STREAM = 1
 JUDGE_STREAM = 2
+# The feature whose sums `order=balanced` keeps small, read by so many rows at once.
+BALANCED = "head_sketch"
+ROWS_PER_BLOCK = 8192
 
 
 @dataclass(kw_only=True)
@@ -57,6 +62,9 @@ class AllocateConfig:
         W, data-parallel workers of the training job, one shard each.
     micro_batch, accumulation : int
         B and A of the training job; every worker gets whole steps of A * B rows.
+    order : str
+        Rows of one cluster and like length meet the steps in a random order, or in one that keeps
+        the sum of gradients in balance (balanced; it needs the feature head_sketch).
     schedule : str
         auto, pinned (a worker holds its own clusters) or dealt (tokens even out).
     objective : str
@@ -73,6 +81,7 @@ class AllocateConfig:
     num_workers: int = 4
     micro_batch: int = 1
     accumulation: int = 1
+    order: str = "random"
     schedule: str = "auto"
     objective: str = "sample"
     on_empty_quota: str = "merge"
@@ -83,6 +92,7 @@ class AllocateConfig:
         for name in ("num_workers", "micro_batch", "accumulation"):
             require_at_least(f"allocate.{name}", getattr(self, name), 1)
         require_one_of("allocate.schedule", self.schedule, SCHEDULES)
+        require_one_of("allocate.order", self.order, ORDERS)
         require_one_of("allocate.objective", self.objective, OBJECTIVES)
         require_one_of("allocate.on_empty_quota", self.on_empty_quota, ("merge", "error"))
         require(
@@ -144,6 +154,7 @@ def run(
         kind=settings.schedule,
         objective=settings.objective,
         rng=np.random.default_rng([settings.seed, SCHEDULE_STREAM]),
+        rearrange=balancer(settings, candidates, selection) if settings.order != "random" else None,
     )
     worker, position = places(schedule.plan)
     kept_ids = row_ids[selection.rows]
@@ -158,6 +169,29 @@ def run(
     if read_judge is not None:
         facts["quality"] = judged(settings, candidates, read_judge, selection, schedule)
     return Outcome(parts, facts)
+
+
+def balancer(
+    settings: AllocateConfig, candidates: Candidates, selection: Selection
+) -> Callable[[IntArray], IntArray]:
+    """Prepare the order of the steps by balancing the kept rows' weighted gradients."""
+    rows, weights = selection.rows, selection.weights
+    blocks = np.array_split(np.arange(rows.size), -(-rows.size // ROWS_PER_BLOCK))
+    short = [projected(candidates.read_feature(BALANCED, rows[b]), settings.seed) for b in blocks]
+    gradients = np.concatenate(short).astype(np.float64) * weights[:, None]
+    gradients -= gradients.mean(axis=0)
+    kinds = kinds_of(candidates.cluster[rows], candidates.num_tokens[rows])
+
+    def rearrange(steps: IntArray) -> IntArray:
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1):
+            found = balanced(steps, kinds, gradients)
+        before, after = (prefix_errors(s, gradients).max() for s in (steps, found))
+        log.info("allocate: the largest prefix sum of gradients fell to %.2f", after / before)
+        return found
+
+    return rearrange
 
 
 def judged(

@@ -130,6 +130,7 @@ CHANGED_ALLOCATE = {
     "num_workers": 2,
     "micro_batch": 2,
     "accumulation": 2,
+    "order": "balanced",
     "schedule": "dealt",
     "objective": "token",
     "on_empty_quota": "error",
