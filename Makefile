@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup curate compare dry-run reshard verify report serve explain fuzz test test-all check format bench-trainers clean
+.PHONY: help setup curate compare dry-run reshard verify report serve explain fuzz test test-all check format bench-trainers bench-training \
+	bench-compare clean
 
 PYTHON ?= python3
 # The tested version, installed first, so that nothing else is downloaded by surprise.
@@ -107,6 +108,13 @@ format: $(VENV)/.dev ## let ruff lay out the code
 
 bench-trainers: $(VENV)/.trainers ## compare the gradients of every trainer with the explicit sum
 	$(BIN)/python -m benchmarks.trainers
+
+bench-training: $(VENV)/.dev ## fine-tune a small model by each selection, beside random rows
+	$(BIN)/python -m benchmarks.training
+
+bench-compare: $(VENV)/.dev ## the error of the mean gradient of every selection, on real rows
+	$(BIN)/python -m benchmarks.compare rows.path=../shared/data/mix/train.jsonl rows.limit=1500 \
+		tokens.max_length=192 tokens.on_too_long=keep_answer name=bench-compare
 
 clean: ## remove artifacts, results and caches; keeps .venv and the models
 	rm -rf data/store data/curated .pytest_cache .mypy_cache .ruff_cache .hypothesis

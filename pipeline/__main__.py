@@ -60,6 +60,12 @@ def main(arguments: Sequence[str]) -> int:
         return 130
 
 
+ALL_FEATURES = (
+    "embed.also=[head_sketch,hidden_mean,position_mean,target_row]",
+    "embed.answer_alone=true",
+)
+
+
 def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str], set[str]]:
     """Tell the command, the overrides and the flags apart."""
     words = [word for word in arguments if not word.startswith("--")]
@@ -92,6 +98,9 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
         return evenshard_main(["verify", str(compose_raw(overrides).out)])
     if command in ("report", "serve", "explain"):
         return _look(command, overrides)
+    if command == "compare":
+        # One pass makes what every method reads, and what a clustering may ask for.
+        overrides = [*ALL_FEATURES, *overrides]
     config = compose(overrides)
     check_paths(config, overrides)
 

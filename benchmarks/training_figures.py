@@ -1,0 +1,188 @@
+"""From the lines of training runs to figures, paired by seed."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Line = dict[str, Any]
+
+LOSSES = ("plain", "macro")
+TARGETS = ("gain95", "loss101")
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds, with its standard error (nan for one seed)."""
+
+    value: float
+    error: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Mean":
+        """Average values."""
+        spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+        return cls(float(np.mean(values)), spread / math.sqrt(len(values)), len(values))
+
+    @property
+    def is_below_zero(self) -> bool:
+        """Whether the mean is more than two standard errors below zero."""
+        return self.value < -2 * self.error
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a method did at a budget, over its seeds.
+
+    Attributes
+    ----------
+    method, budget : str
+        As they were named.
+    loss, macro : Mean
+        Held-out losses at the end.
+    share : Mean
+        Of the gain of all rows, (start - loss) / (start - loss of all rows), by seed.
+    beside_uniform : Mean or None
+        Loss less that of `uniform` at this budget and seed; None where there is no pair.
+    gradient_error : float
+        On the judge's sketch.
+    rows, tokens : float
+        Kept, per epoch.
+    selection_tokens, selection_seconds : float
+        What the selection cost.
+    trained_tokens, trained_seconds : float
+        Of the whole run.
+    to_target : dict of str to (tokens, seconds, share of tokens saved, share of seconds saved)
+        Until the target was reached, with the selection, beside all rows until the same target;
+        None where a seed did not reach it.
+    """
+
+    method: str
+    budget: str
+    loss: Mean
+    macro: Mean
+    share: Mean
+    beside_uniform: Mean | None
+    gradient_error: float
+    rows: float
+    tokens: float
+    selection_tokens: float
+    selection_seconds: float
+    trained_tokens: float
+    trained_seconds: float
+    to_target: dict[str, tuple[float, float, float, float] | None]
+
+
+def summarise(lines: Sequence[Line]) -> list[Summary]:
+    """Gather the lines by method and budget, in order of the lines; all need those of `all`."""
+    whole = {line["seed"]: line for line in lines if line["method"] == "all"}
+    uniform = {
+        (line["budget"], line["seed"]): line for line in lines if line["method"] == "uniform"
+    }
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        if line["seed"] in whole:
+            groups.setdefault((line["method"], line["budget"]), []).append(line)
+    return [
+        _summary(group, [whole[line["seed"]] for line in group], uniform)
+        for group in groups.values()
+    ]
+
+
+def _summary(
+    group: Sequence[Line], whole: Sequence[Line], uniform: dict[tuple[str, int], Line]
+) -> Summary:
+    pairs = [
+        final(line) - final(uniform[line["budget"], line["seed"]])
+        for line in group
+        if (line["budget"], line["seed"]) in uniform
+    ]
+    is_uniform = group[0]["method"] == "uniform"
+    chosen = [line["selection"] for line in group]
+    return Summary(
+        group[0]["method"],
+        group[0]["budget"],
+        Mean.of([final(line) for line in group]),
+        Mean.of([final(line, "macro") for line in group]),
+        Mean.of([share_of_gain(line, one) for line, one in zip(group, whole, strict=True)]),
+        Mean.of(pairs) if pairs and not is_uniform else None,
+        float(np.mean([one["gradient_error_judge"] for one in chosen])),
+        float(np.mean([one["rows"] for one in chosen])),
+        float(np.mean([one["tokens"] for one in chosen])),
+        float(np.mean([selection_tokens(line) for line in group])),
+        float(np.mean([one["seconds"] for one in chosen])),
+        float(np.mean([line["tokens"] for line in group])),
+        float(np.mean([line["seconds"] for line in group])),
+        {target: _to_target(group, whole, target) for target in TARGETS},
+    )
+
+
+def final(line: Line, loss: str = "plain") -> float:
+    """Give the held-out loss at the end of a run."""
+    return float(line["points"][-1][loss])
+
+
+def share_of_gain(line: Line, whole: Line) -> float:
+    """Give (start - loss) / (start - loss of all rows)."""
+    start = line["start"]["plain"]
+    return float((start - final(line)) / (start - final(whole)))
+
+
+def selection_tokens(line: Line) -> float:
+    """Give the tokens of training that a selection costs; forward passes count a third."""
+    chosen = line["selection"]
+    return float(chosen["trained_tokens"] + chosen["forward_tokens"] / 3)
+
+
+def last_quarter(line: Line) -> float:
+    """Give which share of a run's gain came in its last quarter of steps."""
+    by_share = {round(p["steps"] / line["steps"], 2): p["plain"] for p in line["points"]}
+    start = line["start"]["plain"]
+    return float((by_share[0.75] - by_share[1.0]) / (start - by_share[1.0]))
+
+
+def curve(line: Line) -> list[tuple[float, float, float]]:
+    """Give (tokens, seconds, loss) from the start, with the selection before the first step."""
+    tokens, seconds = selection_tokens(line), line["selection"]["seconds"]
+    points = [(tokens, seconds, line["start"]["plain"])]
+    points += [(tokens + p["tokens"], seconds + p["seconds"], p["plain"]) for p in line["points"]]
+    return points
+
+
+def reached(line: Line, loss: float) -> tuple[float, float] | None:
+    """Give the tokens and seconds at which a run's loss first falls to a value, on straight lines.
+
+    None where it never does.
+    """
+    points = curve(line)
+    for (t0, s0, before), (t1, s1, after) in itertools.pairwise(points):
+        if after <= loss:
+            part = (before - loss) / (before - after) if before > loss else 0.0
+            return t0 + part * (t1 - t0), s0 + part * (s1 - s0)
+    return None
+
+
+def target_loss(whole: Line, target: str) -> float:
+    """Give the loss to be reached: 95% of the gain of all rows, or their loss + 1%."""
+    if target == "loss101":
+        return 1.01 * final(whole)
+    start = float(whole["start"]["plain"])
+    return start - 0.95 * (start - final(whole))
+
+
+def _to_target(
+    group: Sequence[Line], whole: Sequence[Line], target: str
+) -> tuple[float, float, float, float] | None:
+    found = []
+    for line, one in zip(group, whole, strict=True):
+        loss = target_loss(one, target)
+        ours, theirs = reached(line, loss), reached(one, loss)
+        if ours is None or theirs is None:
+            return None
+        found.append((*ours, 1 - ours[0] / theirs[0], 1 - ours[1] / theirs[1]))
+    means = np.mean(found, axis=0)
+    return float(means[0]), float(means[1]), float(means[2]), float(means[3])

@@ -1,0 +1,104 @@
+"""Which runs a grid is made of: methods, budgets, seeds."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.training_methods import ALL, STOPPED
+from benchmarks.training_regime import Regime, digest
+from benchmarks.training_report import FIRST_TUNING_SEED
+from stages.allocate.selectors import selector_classes
+
+PAPER = "cluster_balanced"
+PAPER_LOSS = "cluster_balanced:objective=rank"
+RATIOS = ("ratio=1.0", "ratio=0.75", "ratio=0.5")
+TUNE_SEED = FIRST_TUNING_SEED  # a pool of its own
+RATES = (5e-4, 1e-3, 2e-3)
+FIRST_BUDGET, BUDGETS = "30%", ("50%", "30%", "10%")
+# What is tried beside every selector as it is; those of files that are not there are left out.
+VARIANTS = (
+    "uniform:order=random",
+    "uniform:learnable=0.7",
+    "uniform:clusters=64,feature=head_sketch",
+    f"uniform:tokens={PAPER}",
+    "uniform:tokens=length",
+    "cluster_balanced:keep=random",
+    "stratified:learnable=0.7",
+    "matched:learnable=0.7",
+)
+BEST = ("uniform:learnable=0.7", "stratified", "matched", "matched:learnable=0.7")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run.
+
+    Attributes
+    ----------
+    method, budget : str
+        As they were named.
+    seed : int
+        Of the pool, the selection and the order.
+    regime : Regime
+        All other settings.
+    """
+
+    method: str
+    budget: str
+    seed: int
+    regime: Regime
+
+    @property
+    def key(self) -> str:
+        """Name the run by all that decides its figures."""
+        return digest([self.method, self.budget, self.seed, dataclasses.asdict(self.regime)])
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the method could read the reference's signals."""
+        return self.method not in (ALL, STOPPED)
+
+
+def tuning(regime: Regime) -> list[Run]:
+    """Give all rows of a pool of its own at each learning rate."""
+    return [
+        Run(ALL, "100%", TUNE_SEED, dataclasses.replace(regime, learning_rate=rate))
+        for rate in RATES
+    ]
+
+
+def tuned(regime: Regime, lines: Sequence[dict[str, Any]]) -> Regime:
+    """Give the regime with the learning rate whose tuning run ended lowest."""
+    ends = {line["key"]: line["points"][-1]["plain"] for line in lines}
+    runs = [run for run in tuning(regime) if run.key in ends]
+    return min(runs, key=lambda run: ends[run.key]).regime if runs else regime
+
+
+def saturation(regime: Regime) -> list[Run]:
+    """Give all rows of the tuning's pool with half and twice the epochs."""
+    epochs = (max(1, regime.epochs // 2), 2 * regime.epochs)
+    return [Run(ALL, "100%", TUNE_SEED, dataclasses.replace(regime, epochs=n)) for n in epochs]
+
+
+def first_stage(regime: Regime, seeds: Sequence[int] = (0, 1)) -> list[Run]:
+    """Give every method at 30%."""
+    found = selector_classes()
+    names = [name for name in found if name not in ("uniform", PAPER)]
+    variants = [text for text in VARIANTS if text.partition(":")[0] in found]
+    methods = ["uniform", PAPER, *names, *variants]
+    runs = [(ALL, "100%"), (STOPPED, FIRST_BUDGET)]
+    runs += [(method, FIRST_BUDGET) for method in methods]
+    runs += [(PAPER_LOSS, "ratio=0.5")]
+    return [Run(method, budget, seed, regime) for seed in seeds for method, budget in runs]
+
+
+def second_stage(regime: Regime, seeds: Sequence[int] = range(5)) -> list[Run]:
+    """Give the baselines, the paper and the best at three budgets."""
+    found = selector_classes()
+    best = [text for text in BEST if text.partition(":")[0] in found]
+    methods = [STOPPED, "uniform", PAPER, *best]
+    runs = [(ALL, "100%")]
+    runs += [(method, budget) for budget in BUDGETS for method in methods]
+    runs += [(PAPER_LOSS, ratio) for ratio in RATIOS]
+    return [Run(method, budget, seed, regime) for seed in seeds for method, budget in runs]

@@ -1,0 +1,143 @@
+"""The small Llama of the training benchmark: its tokenizer, its pre-training, and their cache."""
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.training_data import (
+    Rows,
+    in_first_half,
+    pool_of,
+    read_rows,
+    read_texts,
+    train_tokenizer,
+)
+from benchmarks.training_loop import heldout_losses, make_optimizer, rank_loss, rate_at
+from benchmarks.training_regime import Regime
+from evenshard.collate import PadCollator, WeightCollator
+
+log = logging.getLogger(__name__)
+
+DONE = "pretrained"
+
+
+@dataclass(frozen=True)
+class Start:
+    """What every run begins with.
+
+    Attributes
+    ----------
+    folder : Path
+        Of the pre-trained model.
+    train, heldout : Rows
+        All rows of both files.
+    """
+
+    folder: Path
+    train: Rows
+    heldout: Rows
+
+    def model(self) -> Any:
+        """Load the pre-trained model."""
+        from transformers import LlamaForCausalLM
+
+        return LlamaForCausalLM.from_pretrained(self.folder, dtype=torch.float32)
+
+    def pool(self, regime: Regime, seed: int) -> Rows:
+        """Draw a seed's pool."""
+        return pool_of(self.train, regime, seed)
+
+
+def prepare(regime: Regime) -> Start:
+    """Make or find the tokenizer, the rows and the pre-trained model."""
+    blank, folder = regime.folder / "blank", regime.folder / "model"
+    if not (blank / "tokenizer.json").exists():
+        blank_model(regime).save_pretrained(blank)
+        texts = (
+            text
+            for uid, text in read_texts(regime.train, regime, blank)
+            if in_first_half(uid, regime.seed)
+        )
+        train_tokenizer(texts, regime.vocabulary, blank)
+    start = Start(
+        folder, read_rows(regime.train, regime, blank), read_rows(regime.heldout, regime, blank)
+    )
+    if not (folder / DONE).exists():
+        model = blank_model(regime)
+        report = pretrain(model, start, regime)
+        model.save_pretrained(folder)
+        (folder / DONE).write_text(report, encoding="utf-8")
+    return start
+
+
+def blank_model(regime: Regime) -> Any:
+    """Make the Llama with random weights from the regime's seed."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=regime.vocabulary,
+        hidden_size=regime.hidden,
+        intermediate_size=regime.feed_forward,
+        num_hidden_layers=regime.layers,
+        num_attention_heads=regime.heads,
+        num_key_value_heads=regime.heads,
+        max_position_embeddings=2 * regime.max_length,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(regime.seed)
+        return LlamaForCausalLM(config)
+
+
+def pretrain(model: Any, start: Start, regime: Regime) -> str:
+    """Train on every token of the first half, and say how the held-out loss went."""
+    first = [i for i, uid in enumerate(start.train.uids) if in_first_half(uid, regime.seed)]
+    rows = start.train.take(first)
+    steps = [
+        step for epoch in range(regime.pretrain_epochs) for step in _order(rows, epoch, regime)
+    ]
+    optimizer = make_optimizer(model, regime.pretrain_rate, regime)
+    collate = WeightCollator(PadCollator(0), "token")
+    began, lines, tokens = time.monotonic(), [], 0
+    for number, places in enumerate(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = regime.pretrain_rate * rate_at(number, len(steps), regime)
+        ids = [rows.input_ids[i].astype(np.int64) for i in places]
+        batch = collate([{"input_ids": one, "labels": one, "weight": 1.0} for one in ids])
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=regime.bfloat16):
+            loss = rank_loss(model, batch, denominator=batch["loss_denominator"], world_size=1)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), regime.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        tokens += sum(one.size for one in ids)
+        if (number + 1) % max(1, len(steps) // regime.pretrain_epochs) == 0:
+            losses = heldout_losses(model, start.heldout)
+            model.train()
+            lines.append(
+                f"{number + 1} of {len(steps)} steps, {tokens} tokens, held-out loss "
+                f"{losses['plain']:.4f}, {time.monotonic() - began:.0f} s"
+            )
+            log.info("pre-training: %s", lines[-1])
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _order(rows: Rows, epoch: int, regime: Regime) -> Iterator[np.ndarray]:
+    """Deal the rows of an epoch into steps of like lengths, in random order."""
+    rng = np.random.default_rng([regime.seed, epoch])
+    # Lengths with a little noise, so that steps differ between the epochs.
+    lengths = rows.num_tokens + rng.normal(0.0, 8.0, len(rows))
+    order = np.argsort(lengths)
+    count = len(rows) // regime.pretrain_rows
+    steps = order[: count * regime.pretrain_rows].reshape(count, -1)
+    yield from steps[rng.permutation(count)]

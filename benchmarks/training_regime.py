@@ -1,0 +1,127 @@
+"""What a training benchmark is told: data, model, schedule; and the folder that these name."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+CACHE = Path("data/bench")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regime:
+    """All settings that runs share.
+
+    Attributes
+    ----------
+    train, heldout : str
+        Files of rows. One half of the first, by a hash of its rows, is for pre-training; pools
+        come from the other.
+    seed : int
+        Of the halves, the tokenizer and the model.
+    vocabulary, max_length : int
+        Tokens there are, and most tokens of a row.
+    hidden, layers, feed_forward, heads : int
+        Shape of the Llama; its embedding matrix is its head.
+    pretrain_epochs, pretrain_rows : int
+        Passes over the first half, and rows of a step.
+    pretrain_rate : float
+        Largest learning rate of pre-training.
+    pool_rows : int
+        Rows that a seed draws from the second half, to be selected from.
+    epochs : int
+        Passes over the kept rows.
+    micro_batch : int
+        B; a step has 4 workers of B rows.
+    learning_rate : float
+        Largest learning rate of every run, tuned once on all rows.
+    warmup, floor : float
+        Share of the steps in which the rate rises, and the share of it that is left at the end.
+    weight_decay, clip : float
+        Of AdamW, and of the norm of the gradient.
+    bfloat16 : bool
+        Whether training and held-out passes compute matrix products in bfloat16; weights, sums
+        of losses, the optimizer and features stay in float32.
+    slice_share : float
+        Share of the pool that the reference of reducible loss is tuned on, twice: see
+        `training_features.reference_losses`.
+    sketch_vocab, sketch_hidden : int
+        Size of the sketches.
+    """
+
+    train: str = "../shared/data/mix/train.jsonl"
+    heldout: str = "../shared/data/mix/heldout.jsonl"
+    seed: int = 0
+    vocabulary: int = 4096
+    max_length: int = 160
+    hidden: int = 256
+    layers: int = 3
+    feed_forward: int = 512
+    heads: int = 4
+    pretrain_epochs: int = 1
+    pretrain_rows: int = 32
+    pretrain_rate: float = 2e-3
+    pool_rows: int = 1600
+    epochs: int = 2
+    micro_batch: int = 4
+    learning_rate: float = 1e-3
+    warmup: float = 0.1
+    floor: float = 0.0
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    bfloat16: bool = True
+    slice_share: float = 0.1
+    sketch_vocab: int = 64
+    sketch_hidden: int = 32
+
+    NUM_WORKERS = 4
+
+    @property
+    def model_key(self) -> str:
+        """Name the tokenizer, the halves and the pre-trained model by what decides them."""
+        names = (
+            "train heldout seed vocabulary max_length hidden layers feed_forward heads "
+            "pretrain_epochs pretrain_rows pretrain_rate weight_decay clip"
+        )
+        return digest({name: getattr(self, name) for name in names.split()})
+
+    @property
+    def key(self) -> str:
+        """Name the regime by all of its settings."""
+        return digest(dataclasses.asdict(self))
+
+    @property
+    def folder(self) -> Path:
+        """Where the model and what was measured with it are kept; git does not see it."""
+        folder = CACHE / self.model_key
+        folder.mkdir(parents=True, exist_ok=True)
+        (CACHE / ".gitignore").write_text("*\n", encoding="utf-8")
+        return folder
+
+
+def digest(facts: object) -> str:
+    """Hash plain values to 12 hexadecimal digits."""
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+FULL = Regime()
+# For tests: seconds, on rows that the caller names.
+TINY = Regime(
+    vocabulary=300,
+    max_length=48,
+    hidden=16,
+    layers=1,
+    feed_forward=32,
+    heads=2,
+    pretrain_epochs=1,
+    pretrain_rows=16,
+    pool_rows=64,
+    epochs=1,
+    micro_batch=2,
+    bfloat16=False,
+    slice_share=0.25,
+    sketch_vocab=8,
+    sketch_hidden=8,
+)

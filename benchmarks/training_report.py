@@ -1,0 +1,191 @@
+"""The report of the training benchmark: its JSON, its table and sentences in the docs, its plot."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from benchmarks.results import DOCS, Figure, put_into_docs, report
+from benchmarks.training_figures import (
+    Line,
+    Mean,
+    Summary,
+    curve,
+    final,
+    last_quarter,
+    summarise,
+)
+from benchmarks.training_plot import plot
+from benchmarks.training_regime import Regime
+
+PLOT = DOCS.parent / "training.svg"
+FIRST_TUNING_SEED = 1000
+PAPERS_HEADLINE = 0.696  # reduction of training time, CluSTER (arXiv 2609.12584)
+HEADINGS = (
+    "method | kept | seeds | rows | tokens an epoch | gradient error | held-out loss | macro | "
+    "gain kept | beside uniform | selection tokens | tokens, seconds to 95% of the gain | saved | "
+    "tokens, seconds to loss + 1% | saved"
+)
+
+
+def write_report(every: Sequence[Line], regime: Regime, command: str) -> None:
+    """Write benchmarks/results/training.json, the plot, and the part of docs/benchmarks.md.
+
+    Parameters
+    ----------
+    every : sequence of dict
+        All lines; those of other regimes and of tuning are told apart by their settings.
+    regime : Regime
+        The one to report.
+    command : str
+        What makes the figures.
+    """
+    lines = [
+        line
+        for line in every
+        if line["regime"] == asdict(regime) and line["seed"] < FIRST_TUNING_SEED
+    ]
+    summaries = summarise(lines)
+    if not summaries:
+        return
+    report("training", command, figures_of(lines, summaries))
+    PLOT.write_text(draw(lines, summaries), encoding="utf-8")
+    text = [
+        f"`{command}`",
+        "",
+        *regime_sentences(lines),
+        *tuning_sentences(every, regime),
+        "",
+        *table(summaries),
+    ]
+    text += ["", "![held-out loss against tokens](training.svg)", "", *verdict(summaries)]
+    put_into_docs("training", "\n".join(text))
+
+
+def figures_of(lines: Sequence[Line], summaries: Sequence[Summary]) -> list[Figure]:
+    """Turn summaries into figures; what is held against uniform has two standard errors to beat."""
+    whole = [line for line in lines if line["method"] == "all"]
+    quarter = float(np.mean([last_quarter(line) for line in whole]))
+    found = [Figure("all rows: share of the gain in the last quarter", quarter, None, "lower")]
+    for one in summaries:
+        label = f"{one.method} at {one.budget}"
+        found += [
+            Figure(f"{label}: held-out loss", one.loss.value, None, "lower"),
+            Figure(f"{label}: held-out loss, macro over sources", one.macro.value, None, "lower"),
+            Figure(f"{label}: share of the gain of all rows", one.share.value, None, "higher"),
+            Figure(f"{label}: gradient error", one.gradient_error, None, "lower"),
+        ]
+        if one.beside_uniform is not None and one.beside_uniform.count > 1:
+            text = f"{label}: loss less that of uniform, against -2 standard errors"
+            bar = -2 * one.beside_uniform.error
+            found.append(Figure(text, one.beside_uniform.value, bar, "lower"))
+        for target, text in (("gain95", "95% of the gain"), ("loss101", "loss + 1%")):
+            reach = one.to_target[target]
+            if reach is not None and one.method != "all":
+                text = f"{label}: share of the seconds saved to {text}, against the paper's"
+                found.append(Figure(text, reach[3], PAPERS_HEADLINE, "higher"))
+    return found
+
+
+def regime_sentences(lines: Sequence[Line]) -> list[str]:
+    """Say what was trained on what, and how saturated all rows were."""
+    regime = lines[0]["regime"]
+    whole = [line for line in lines if line["method"] == "all"]
+    quarter = np.mean([last_quarter(line) for line in whole])
+    tokens = np.mean([line["pool_tokens"] for line in lines])
+    speed = sum(line["tokens"] for line in lines) / sum(line["seconds"] for line in lines)
+    return [
+        f"A pool of {regime['pool_rows']} rows ({tokens:.0f} tokens, at most "
+        f"{regime['max_length']} a row), {regime['epochs']} epochs, 4 workers of about "
+        f"{regime['micro_batch']} rows a step, learning rate {regime['learning_rate']:g}. Before "
+        f"fine-tuning the held-out loss is {lines[0]['start']['plain']:.4f} (macro "
+        f"{lines[0]['start']['macro']:.4f}). The last quarter of the steps of all rows brings "
+        f"{quarter:.1%} of its gain. {speed:.0f} tokens a CPU second of one thread. Selection "
+        f"tokens are those of training that cost as much: a forward pass counts a third.",
+    ]
+
+
+def tuning_sentences(every: Sequence[Line], regime: Regime) -> list[str]:
+    """Say where all rows of the tuning pool ended at other learning rates and epochs."""
+    told = {}
+    for name, label in (("learning_rate", "learning rates"), ("epochs", "epochs")):
+        ends = {
+            line["regime"][name]: final(line)
+            for line in every
+            if line["seed"] >= FIRST_TUNING_SEED
+            and {**line["regime"], name: 0} == {**asdict(regime), name: 0}
+        }
+        told[label] = ", ".join(f"{value:g}: {loss:.4f}" for value, loss in sorted(ends.items()))
+    return [
+        "On all rows of a pool of its own the held-out loss ends, by learning rate, at "
+        f"{told['learning rates']}; by epochs, at {told['epochs']}."
+    ]
+
+
+def table(summaries: Sequence[Summary]) -> list[str]:
+    """Lay summaries into a table, the best first in every budget."""
+    count = HEADINGS.count("|") + 1
+    lines = [f"| {HEADINGS} |", "| --- | --- |" + " ---: |" * (count - 2)]
+    budgets = list(dict.fromkeys(one.budget for one in summaries))
+    ordered = sorted(summaries, key=lambda one: (budgets.index(one.budget), one.loss.value))
+    return [*lines, *(f"| {' | '.join(_cells(one))} |" for one in ordered)]
+
+
+def verdict(summaries: Sequence[Summary]) -> list[str]:
+    """Say which methods beat uniform beyond two standard errors, and which are worse."""
+    told = []
+    for budget in dict.fromkeys(one.budget for one in summaries):
+        pairs = [
+            (one.method, one.beside_uniform)
+            for one in summaries
+            if one.budget == budget and one.beside_uniform is not None
+        ]
+        sure = [(name, diff) for name, diff in pairs if diff.count > 1]
+        better = [name for name, diff in sure if diff.is_below_zero]
+        worse = [name for name, diff in sure if diff.value > 2 * diff.error]
+        if sure:
+            told.append(
+                f"At {budget}, beyond two standard errors of the paired difference: better than "
+                f"uniform: {_listed(better)}; worse: {_listed(worse)}."
+            )
+    return told
+
+
+def draw(lines: Sequence[Line], summaries: Sequence[Summary]) -> str:
+    """Draw the course of all rows, and the ends of the methods at their budgets."""
+    whole = [curve(line)[1:] for line in lines if line["method"] == "all"]
+    course = np.mean(whole, axis=0)  # (points, 3)
+    drawn = {"all rows, as it trains": [(float(t), float(loss)) for t, _, loss in course]}
+    for one in summaries:
+        if one.method != "all":
+            spent = one.selection_tokens + one.trained_tokens
+            drawn.setdefault(one.method, []).append((spent, one.loss.value))
+    by_budgets = sorted(drawn.items(), key=lambda item: -len(item[1]))
+    return plot(
+        {name: sorted(points) for name, points in by_budgets},
+        x_label="tokens of training, selection included",
+        y_label="held-out loss at the end, nats",
+    )
+
+
+def _cells(one: Summary) -> list[str]:
+    cells = [f"`{one.method}`", one.budget, str(one.loss.count), f"{one.rows:.0f}"]
+    cells += [f"{one.tokens:.0f}", f"{one.gradient_error:.3f}"]
+    cells += [_told(one.loss, 4), _told(one.macro, 4), _told(one.share, 3)]
+    cells.append("" if one.beside_uniform is None else _told(one.beside_uniform, 4))
+    cells.append(f"{one.selection_tokens:.0f}")
+    for reach in one.to_target.values():
+        if reach is None:
+            cells += ["not reached", ""]
+        else:
+            cells += [f"{reach[0]:.0f}, {reach[1]:.0f}", f"{reach[2]:.0%}, {reach[3]:.0%}"]
+    return cells
+
+
+def _told(mean: Mean, digits: int) -> str:
+    spread = "" if mean.count < 2 else f" +- {mean.error:.{digits}f}"
+    return f"{mean.value:.{digits}f}{spread}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
