@@ -3,8 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup curate compare dry-run reshard verify report serve explain fuzz test test-all check format bench-trainers bench-training \
-	bench-compare clean
+.PHONY: help setup curate compare dry-run reshard verify report serve explain fuzz test test-all check format bench bench-trainers bench-training bench-compare clean
 
 PYTHON ?= python3
 # The tested version, installed first, so that nothing else is downloaded by surprise.
@@ -89,7 +88,7 @@ explain: $(VENV)/.curate ## the life of the row ROW of the run NAME: an id, a ui
 		'row=$(subst ','\'',$(ROW))'
 
 test: $(VENV)/.dev ## the tests that need no network and no GPU
-	$(BIN)/python -m pytest -m 'not slow and not trainers and not browser'
+	$(BIN)/python -m pytest -m 'not slow and not trainers and not browser and not docs and not cluster'
 
 test-all: $(VENV)/.trainers ## all tests, the slow ones too
 	$(BIN)/python -m pytest
@@ -105,6 +104,10 @@ check: $(VENV)/.dev ## ruff and mypy
 format: $(VENV)/.dev ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev ## measure speed and scale against floors and peers; writes docs/benchmarks.md
+	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.scale
 
 bench-trainers: $(VENV)/.trainers ## compare the gradients of every trainer with the explicit sum
 	$(BIN)/python -m benchmarks.trainers

@@ -9,10 +9,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evenshard.__main__ import main as evenshard_main
 from pipeline.progress import LineHandler
 from stages.contract.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
 
 log = logging.getLogger("pipeline")
 
@@ -21,7 +25,9 @@ COMMANDS = (
     *("report", "serve", "explain"),
 )
 
-USAGE = """python -m pipeline [COMMAND] [key=value ...]
+QUIET = "--quiet"
+
+USAGE = """python -m pipeline [COMMAND] [--quiet] [key=value ...]
 
   curate    rows -> screen -> tokens -> embed -> cluster -> allocate -> shards (the default)
   compare   one pass, then every selector at every budget of compare.budgets, beside random
@@ -31,25 +37,26 @@ USAGE = """python -m pipeline [COMMAND] [key=value ...]
   report    write the report of the run `name=...` again, from its artifacts
   serve     the report and a table of all rows of the run `name=...`, on 127.0.0.1 (port=8765)
   explain   the life of the row `row=...` of the run `name=...`: an id, a uid, or file:line
+  --quiet   the closing table and errors, nothing else
   --cfg     print the composed configuration and stop
   --help    print this
 
-Keys and their defaults (groups: model, compute, experiment, allocate.selector):
+Keys and their defaults (groups: model, compute, tracking, experiment, allocate.selector):
 """
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command and return the exit status."""
+    command, overrides, flags = split_arguments(arguments)
     logging.basicConfig(
-        level=logging.INFO,
+        level=logging.ERROR if QUIET in flags else logging.INFO,
         format="%(asctime)s %(message)s",
         datefmt="%H:%M:%S",
         handlers=[LineHandler(sys.stderr)],
     )
     for noisy in ("httpx", "datasets", "transformers", "huggingface_hub"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.getLogger(noisy).setLevel(logging.ERROR if QUIET in flags else logging.WARNING)
     started = time.monotonic()
-    command, overrides, flags = split_arguments(arguments)
     try:
         return _run(command, overrides, flags)
     except (ConfigurationError, DataError) as error:
@@ -83,7 +90,7 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
 
     if command not in COMMANDS:
         raise ConfigurationError(f"{command} must be one of {', '.join(COMMANDS)}; see --help")
-    unknown = flags - {"--help", "--cfg"}
+    unknown = flags - {"--help", "--cfg", QUIET}
     if unknown:
         raise ConfigurationError(f"{sorted(unknown)[0]} is not an option; see --help")
     if "--help" in flags:
@@ -104,9 +111,6 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
     config = compose(overrides)
     check_paths(config, overrides)
 
-    from pipeline.plan import run_plan, run_stages
-    from pipeline.summary import summary
-
     if command == "compare":
         from pipeline.compare import run_compare
 
@@ -115,16 +119,26 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
         return 0
     if command == "dry-run":
         from pipeline.dry_run import describe
+        from pipeline.plan import run_stages
 
         log.info("dry run over %s", config.rows.path)
         print(describe(config, run_stages(config, last="tokens")))
         return 0
 
+    return _curate(config, overrides)
+
+
+def _curate(config: "Config", overrides: list[str]) -> int:
+    """Run every stage, publish, and tell of it."""
+    from pipeline.plan import run_plan
     from pipeline.report import report_of
+    from pipeline.summary import summary
+    from pipeline.tracking import require_tracker, track
     from stages.report.write import require_library
 
     if config.report:
         require_library()
+    require_tracker(config.tracking)
     log.info("curating %s into %s", config.rows.path, Path(config.out))
     report = run_plan(config, overrides)
     print(summary(report))
@@ -132,6 +146,7 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
         artifacts = {name: step.artifact for name, step in report.steps.items()}
         page = report_of(report.out, artifacts, report.manifest)
         print(f"  {page}  # what came in, what was kept, and how good it is")
+    track(config.tracking, report)
     return 0
 
 

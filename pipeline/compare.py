@@ -20,11 +20,12 @@ from stages.allocate.reading import judge_of, read_candidates
 from stages.cluster.stage import CLUSTER_STAGE, ClusterConfig
 from stages.contract.artifact import Artifact
 from stages.contract.draft import write_json
+from stages.report.write import require_library, write_plot
 from stages.shards.publish import COMPARISON
 
 log = logging.getLogger(__name__)
 
-RESULT, TABLE, _ = COMPARISON
+RESULT, TABLE, PLOT = COMPARISON
 # A feature is kept in memory up to this size; above it, every selection reads it anew.
 CACHE_BYTES = 2 << 30
 
@@ -37,6 +38,7 @@ def run_compare(config: Config) -> str:
     str
         The tables, one per budget, and where they are.
     """
+    require_library()
     config = dataclasses.replace(config, embed=with_all_features(config.embed))
     artifacts = {
         name: report.artifact for name, report in run_stages(config, last="cluster").items()
@@ -62,9 +64,12 @@ def run_compare(config: Config) -> str:
         "keys": {name: artifact.key for name, artifact in artifacts.items()},
         "versions": package_versions(),
     }
-    write_json(out / RESULT, {**facts, "table": rows})
+    result = {**facts, "table": rows}
+    write_json(out / RESULT, result)
+    write_plot(out / PLOT, result)
     (out / TABLE).write_text(explained(config, facts) + told + "\n", encoding="utf-8")
-    return f"{told}\n\nThe tables are in {out / TABLE}, the numbers in {out / RESULT}."
+    files = f"the numbers in {out / RESULT}, the plot in {out / PLOT}"
+    return f"{told}\n\nThe tables are in {out / TABLE}, {files}."
 
 
 def paper_clusters(config: Config) -> ClusterConfig:

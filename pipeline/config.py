@@ -21,8 +21,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 from evenshard.shards import read_manifest
 from pipeline.comparison import CompareConfig
+from pipeline.second import (
+    WARMUP,
+    ReferenceConfig,
+    TargetsConfig,
+    check_targets,
+    offer_of,
+)
+from pipeline.tracking import TrackingConfig
+from stages.allocate.needs import Offer, check_needs
 from stages.allocate.selectors import selector_classes
-from stages.allocate.stage import AllocateConfig
+from stages.allocate.stage import BALANCED, AllocateConfig
 from stages.cluster.stage import ClusterConfig
 from stages.contract.errors import ConfigurationError, require, require_at_least
 from stages.embed.stage import EmbedConfig, ModelConfig
@@ -32,6 +41,7 @@ from stages.screen.reading import find_benchmarks
 from stages.screen.stage import ScreenConfig
 from stages.shards.publish import check_out, is_published
 from stages.tokens.stage import TokensConfig
+from stages.trajectory.stage import TrajectoryConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -97,11 +107,15 @@ class Config:
     tokens: TokensConfig = field(default_factory=TokensConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     embed: EmbedConfig = field(default_factory=EmbedConfig)
+    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
+    targets: TargetsConfig = field(default_factory=TargetsConfig)
+    trajectory: TrajectoryConfig = field(default_factory=TrajectoryConfig)
     # Before `cluster`, which takes its number of workers: a wrong one is told by its own name.
     allocate: AllocateConfig = field(default_factory=AllocateConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     compare: CompareConfig = field(default_factory=CompareConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
         """Check what concerns several sections, and resolve what one takes from another."""
@@ -114,6 +128,7 @@ class Config:
             ("rows.seed", self.rows.seed),
             ("screen.seed", self.screen.seed),
             ("embed.seed", self.embed.seed),
+            ("trajectory.seed", self.trajectory.seed),
             ("cluster.seed", self.cluster.seed),
             ("allocate.seed", self.allocate.seed),
         ):
@@ -142,18 +157,34 @@ class Config:
             "allocate.schedule=dealt does not give; use allocate.schedule=pinned",
         )
 
+    @property
+    def offer(self) -> Offer:
+        """What the passes make that a selector can read."""
+        return offer_of(self.embed, self.reference, self.targets, self.trajectory)
+
     def _check_features(self) -> None:
-        """Check that the pass makes the feature that the clustering reads."""
-        made = self.embed.features
+        """Check that the passes make what the clustering and the selector read."""
+        made = self.offer.features
         require(
             self.cluster.feature is None or self.cluster.feature in made,
             f"cluster.feature={self.cluster.feature} must be one of {', '.join(made)}, which the "
             f"pass makes; set embed.also=[{self.cluster.feature}]",
         )
+        require(
+            self.reference.path != WARMUP or self.trajectory.steps > 0,
+            f"reference.path={WARMUP} needs a warm-up, and trajectory.steps=0 makes none; "
+            f"set trajectory.steps=60",
+        )
+        require(
+            self.allocate.order != "balanced" or BALANCED in made,
+            f"allocate.order=balanced reads {BALANCED}, which the pass does not make; "
+            f"set embed.also=[{BALANCED}], or allocate.order=random",
+        )
+        check_needs(self.allocate.selector, self.offer)
 
 
 def check_paths(config: Config, overrides: Sequence[str] = ()) -> None:
-    """Check that rows and benchmarks are there and the output folder is ours, before any work.
+    """Check that rows, benchmarks and targets are there and the folder is ours, before any work.
 
     Raises
     ------
@@ -162,6 +193,7 @@ def check_paths(config: Config, overrides: Sequence[str] = ()) -> None:
     """
     find(config.rows.path)
     find_benchmarks(config.screen.benchmarks)
+    check_targets(config.targets)
     out = Path(config.out)
     check_out(out)
     named = any(override.startswith(("name=", "out=")) for override in overrides)
@@ -179,7 +211,7 @@ def check_paths(config: Config, overrides: Sequence[str] = ()) -> None:
 def settings_of(config: Config) -> dict[str, Any]:
     """Turn the configuration into plain values, with the class of the selector."""
     settings = dataclasses.asdict(config)
-    for name in ("compare", "report"):  # they make nothing of what is published
+    for name in ("compare", "report", "tracking"):  # they make nothing of what is published
         del settings[name]
     settings["allocate"]["selector"]["class"] = type(config.allocate.selector).__name__
     return settings
@@ -212,6 +244,9 @@ def compose_raw(overrides: Sequence[str]) -> DictConfig:
     keys = {override.partition("=")[0] for override in overrides}
     if "allocate.budget" in keys and "allocate.ratio" not in keys:
         overrides.append("allocate.ratio=null")  # instead of the one of an experiment
+    if "allocate.selector.keep" in keys and not keys & {"allocate/selector", "experiment"}:
+        # The option of one selector means that one.
+        overrides.append("allocate/selector=cluster_balanced")
     for override in overrides:
         _check_form(override)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):

@@ -1,4 +1,7 @@
-"""The plan: seven stages in order, each reused where its result is already in the store."""
+"""The plan: seven stages in order, each reused where its result is already in the store.
+
+Further passes, for selectors that read them, stand between `embed` and `cluster`.
+"""
 
 import contextlib
 import json
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Config, settings_of
+from pipeline.passes import FurtherPasses, pass_settings, passes_read, passes_there
 from pipeline.progress import Progress, clock
 from pipeline.versions import package_versions
 from pipeline.workers import disconnect, spread
@@ -23,7 +27,7 @@ from stages.contract.fingerprint import artifact_key
 from stages.contract.parts import Facts, Outcome, PartSpec, Receipt
 from stages.contract.stage import Stage
 from stages.embed.checkpoint import check_max_length, resolve_model
-from stages.embed.stage import EMBED, EmbedSettings
+from stages.embed.stage import EMBED
 from stages.rows.stage import ROWS, RowsSettings
 from stages.screen.stage import SCREEN, ScreenSettings
 from stages.shards.card import Published
@@ -69,7 +73,9 @@ class RunReport:
 
 def run_plan(config: Config, overrides: Sequence[str]) -> RunReport:
     """Run or reuse every stage, then publish."""
-    reports = run_stages(config)
+    every = run_stages(config)
+    # What `allocate` read beside the plan is named by the key of its own manifest.
+    reports = {stage.name: every[stage.name] for stage in PLAN}
     artifacts = {name: report.artifact for name, report in reports.items()}
     out = Path(config.out)
     manifest = publish(
@@ -85,13 +91,24 @@ def run_plan(config: Config, overrides: Sequence[str]) -> RunReport:
 
 
 def run_stages(config: Config, *, last: str = "shards") -> dict[str, StepReport]:
-    """Run or reuse the stages up to `last`.
+    """Run or reuse the stages up to `last`, and the further passes that are read.
+
+    Before `allocate` is reached it is open who will read: up to `cluster` all further passes are
+    made that the configuration has. They are `reference`, `targets` and `trajectory`.
 
     What can be known from the configuration was checked before; what needs the rows is checked
     right after `rows`, and again after `screen` and `tokens`, before a model is loaded.
     """
     store = Path(config.store)
     reports: dict[str, StepReport] = {}
+    names = passes_read(config) if last in ("allocate", "shards") else passes_there(config)
+
+    def further(stage: Stage, settings: Any, read: Mapping[str, Artifact], by: str) -> StepReport:
+        told_as = by if by == stage.name else f"{by}.{stage.name}"
+        return run_stage(stage, settings, read, store, config, told_as=told_as)
+
+    passes = FurtherPasses(config, names, further)
+    passes.check()
     try:
         for stage in PLAN:
             settings = stage_settings(stage.name, config)
@@ -99,6 +116,10 @@ def run_stages(config: Config, *, last: str = "shards") -> dict[str, StepReport]
             reports[stage.name] = run_stage(stage, settings, artifacts, store, config)
             if stage.name in ("rows", "screen", "tokens"):
                 check_budget(config, reports[stage.name].artifact)
+            if stage is TOKENS:
+                passes.prepare(reports)
+            if stage is EMBED:
+                reports |= passes.make(reports)
             if stage.name == last:
                 break
     finally:
@@ -123,32 +144,33 @@ def stage_settings(name: str, config: Config) -> Any:
     if name == "tokens":
         check_max_length(folder, config.tokens.max_length)
         return TokensSettings(tokens=config.tokens, tokenizer=folder)
-    gpus = config.compute.gpus_per_worker
-    return EmbedSettings(
-        embed=config.embed,
-        model=config.model,
-        weights=folder,
-        device="cuda" if gpus > 0 else "cpu",
-        num_devices=max(1, int(gpus)),
-        hash_cache=hash_cache,
-    )
+    return pass_settings(config, config.model, folder, config.embed)
 
 
 def run_stage(
-    stage: Stage, settings: Any, artifacts: Mapping[str, Artifact], store: Path, config: Config
+    stage: Stage,
+    settings: Any,
+    artifacts: Mapping[str, Artifact],
+    store: Path,
+    config: Config,
+    *,
+    told_as: str = "",
 ) -> StepReport:
-    """Find a stage's result in the store, or make it."""
+    """Find a stage's result in the store, or make it; `told_as` is its name in the log."""
     started = time.monotonic()
-    inputs = {name: artifacts[name] for name in stage.reads}
-    keys = {name: artifact.key for name, artifact in inputs.items()}
+    name = told_as or stage.name
+    inputs = stage.inputs_of(artifacts)
+    keys = {read: artifact.key for read, artifact in inputs.items()}
     params = stage.identity(settings)
     key = artifact_key(stage.name, stage.version, params, keys)
     final = store / stage.name / key
     if (final / MANIFEST).exists():
         artifact = Artifact.open(final)
-        log.info("%-9sreused  %s  %d rows", stage.name, key, artifact.num_rows)
+        log.info("%-8s reused  %s  %d rows", name, key, artifact.num_rows)
         return StepReport(artifact, True, 0, time.monotonic() - started)
-    log.info("%-9srunning %s%s", stage.name, key, _why(store / stage.name, params, keys))
+    # A further pass differs from the newest of its stage in what makes it another pass.
+    why = "" if told_as else _why(store / stage.name, params, keys)
+    log.info("%-8s running %s%s", name, key, why)
     draft = Draft.create(store, stage.name, key)
     parts_reused = 0
     try:
@@ -165,10 +187,10 @@ def run_stage(
         # Two runs of one key share a draft; when the other commits it, ours is gone.
         if not (final / MANIFEST).exists():
             raise
-        log.info("%-9sanother run has finished %s; its result is used", stage.name, key)
+        log.info("%-8s another run has finished %s; its result is used", name, key)
         artifact = Artifact.open(final)
     seconds = time.monotonic() - started
-    log.info("%-9sdone    %s  %d rows in %s", stage.name, key, artifact.num_rows, clock(seconds))
+    log.info("%-8s done    %s  %d rows in %s", name, key, artifact.num_rows, clock(seconds))
     return StepReport(artifact, False, parts_reused, seconds)
 
 
@@ -183,7 +205,7 @@ def _drive(
     ) -> Iterator[Receipt]:
         if progress.reused:
             log.info(
-                "%-9sresumed: %d of %d parts of an earlier run are reused",
+                "%-8s resumed: %d of %d parts of an earlier run are reused",
                 stage.name,
                 progress.reused,
                 progress.reused + len(parts),

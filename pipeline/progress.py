@@ -53,13 +53,14 @@ class Progress:
     stage : str
         Its name.
     stream : file, optional
-        Where lines go; standard error by default. A terminal gets one moving line.
+        Where lines go; standard error by default. A terminal gets one moving line, unless the
+        log is quiet.
     """
 
     def __init__(self, stage: str, stream: TextIO | None = None) -> None:
         self.stage = stage
         self.stream = stream or sys.stderr
-        self.moves = self.stream.isatty()
+        self.moves = self.stream.isatty() and log.isEnabledFor(logging.WARNING)
         self.started = time.monotonic()
         self.last_told = self.started
         self.parts = self.reused = self.rows = self.tokens = 0

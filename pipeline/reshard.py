@@ -11,6 +11,7 @@ LOCATION = ("name", "out", "rows.path")
 GROUPS = {
     *("rows", "screen", "tokens", "model", "embed", "cluster", "allocate", "compute"),
     "allocate.selector",
+    *("reference", "targets", "trajectory", "tracking"),
 }
 
 

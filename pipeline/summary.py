@@ -9,7 +9,7 @@ from stages.shards.card import changes_text, quality_text
 
 
 def summary(report: RunReport) -> str:
-    """Write the table of stages, the figures of the set, and three lines on its use."""
+    """Write the table of stages, the figures of the set, and a few lines on its use."""
     return "\n".join([_stages(report), "", _figures(report), "", _next(report)])
 
 
@@ -70,5 +70,6 @@ def _next(report: RunReport) -> str:
             f'  evenshard.load_shard("{out}", rank)  # input_ids, labels, weight of one worker',
             f"  make verify {run}                 # check every promise of the folder",
             f"  make reshard {run} WORLD_SIZE=8   # other workers, without the model",
+            f"  make explain {run} ROW=0          # the life of one row",
         ]
     )

@@ -11,17 +11,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.config import ComputeConfig
 from stages.contract.errors import ConfigurationError, DataError, DraftGone
 from stages.contract.parts import PartSpec, Receipt, Worker
+from stages.contract.shown import one_line
 
 log = logging.getLogger(__name__)
 
 TRIES_PER_PART = 3
 SECONDS_UNTIL_WORD = 60.0
+SECONDS_WITHOUT_ROOM = 600.0
+LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 OBJECT_STORE_BYTES = 256 << 20
+# Workers that found room once in this run: if they do not later, nodes were lost in between.
+FITTED: set[tuple[str, int, float, float]] = set()
 # Errors that end the work at once, since no other part would fare better.
 FOR_PEOPLE = (ConfigurationError, DataError, DraftGone)
 
@@ -168,6 +174,7 @@ class _Crew:
             ready, _ = ray.wait(list(self.tasks), num_returns=1, timeout=SECONDS_UNTIL_WORD)
             if not ready:
                 self._tell_waiting()
+                self._check_still_room()
             for reference in ready:
                 receipt = self._collect(reference)
                 if receipt is not None:
@@ -185,6 +192,15 @@ class _Crew:
     def _check_room(self, compute: ComputeConfig) -> None:
         import ray
 
+        kind = (compute.address, compute.workers, self.cpus, self.gpus)
+        places = self._places()
+        if kind in FITTED and 0 < places < self.size:
+            log.warning(
+                "the cluster has lost nodes: %d of %d workers find room; going on with these",
+                *(places, self.size),
+            )
+            self.size = places
+            return
         have = ray.cluster_resources()
         for name, key, each in (
             ("GPU", "compute.gpus_per_worker", self.gpus),
@@ -196,6 +212,42 @@ class _Crew:
                     f"compute.workers={compute.workers} needs {need:g} {name}s ({key}={each:g}), "
                     f"the cluster has {have.get(name, 0.0):g}; lower compute.workers or {key}"
                 )
+        if places < self.size:
+            raise ConfigurationError(
+                f"compute.workers={compute.workers} of compute.cpus_per_worker={self.cpus:g} and "
+                f"compute.gpus_per_worker={self.gpus:g} do not fit: the nodes of the cluster have "
+                f"room for {places}, since a worker lies on one node; lower one of the three"
+            )
+        FITTED.add(kind)
+
+    def _places(self) -> int:
+        """Count the workers that fit on the living nodes, if nothing else ran there."""
+        import ray
+
+        places = 0
+        for node in ray.nodes():
+            if node["Alive"]:
+                have = node["Resources"]
+                rooms = [
+                    int(have.get(name, 0.0) / each + 1e-9)
+                    for name, each in (("GPU", self.gpus), ("CPU", self.cpus))
+                    if each > 0
+                ]
+                places += min(rooms, default=self.size)
+        return places
+
+    def _check_still_room(self) -> None:
+        """Give up when all nodes that could hold a worker are gone, and none comes for long."""
+        now = time.monotonic()
+        waits = [now - task.since for task in self.tasks.values() if task.spec is None]
+        if len(waits) == len(self.tasks) and min(waits) > SECONDS_WITHOUT_ROOM:
+            if self._places() > 0:
+                return  # something else holds the room, or a model takes long to load
+            raise PartsFailed(
+                f"no node of the cluster can hold a worker of compute.cpus_per_worker="
+                f"{self.cpus:g} and compute.gpus_per_worker={self.gpus:g} since "
+                f"{min(waits):.0f} s; finished parts are kept: start nodes and run again"
+            )
 
     def _hire(self) -> None:
         import ray
@@ -207,7 +259,7 @@ class _Crew:
     def _collect(self, reference: Any) -> Receipt | None:
         """Take a finished task, and give its actor the next part."""
         import ray
-        from ray.exceptions import RayActorError, RayTaskError, WorkerCrashedError
+        from ray.exceptions import RayError, RayTaskError
 
         task = self.tasks.pop(reference)
         receipt: Receipt | None = None
@@ -220,7 +272,7 @@ class _Crew:
                 raise cause from error
             log.error("part %d failed: %s", task.spec.index, error)
             self.failures.add(task.spec, cause)
-        except (RayActorError, WorkerCrashedError) as error:
+        except RayError as error:  # the actor, its node, or the way to it is lost
             self._replace(task, error)
             return None
         if self.queue:
@@ -232,6 +284,9 @@ class _Crew:
 
     def _replace(self, task: _Task, error: Exception) -> None:
         """Hire anew for a dead actor and try its part again, a bounded number of times."""
+        import ray
+
+        ray.kill(task.actor)  # one that is only out of reach must not hold its GPU
         self.deaths_left -= 1
         if task.spec is not None:
             self.tries[task.spec.index] += 1
@@ -262,7 +317,10 @@ class _Crew:
 
 
 def connect(address: str, *, num_cpus: int) -> None:
-    """Join a Ray cluster, or start one on this machine that listens on loopback only.
+    """Join a Ray cluster, or start one on this machine whose ports are all on loopback.
+
+    By itself Ray opens its ports to the network, also on one machine, and whoever reaches them
+    can run code. The switch, made for systems without clusters, is read when Ray is imported.
 
     Parameters
     ----------
@@ -272,11 +330,13 @@ def connect(address: str, *, num_cpus: int) -> None:
         Slots that the workers need. A cluster of our own has at least so many: on a machine
         with fewer cores the workers share them, since they were asked for.
     """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if not address:
+        os.environ.setdefault(LOOPBACK_SWITCH, "0")
     import ray
 
     if ray.is_initialized():
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address:
         ray.init(address=address, logging_level=logging.ERROR)
         return
@@ -298,3 +358,41 @@ def disconnect() -> None:
         import ray
 
         ray.shutdown()
+
+
+def job_client(address: str) -> Any:
+    """Reach the job server of a cluster by the address of its dashboard.
+
+    Raises
+    ------
+    ConfigurationError
+        If nobody answers there.
+    """
+    _use_token()
+    from ray.exceptions import RayError
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        return JobSubmissionClient(address)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        raise ConfigurationError(
+            f"address={address} must be the dashboard of a running Ray cluster, such as "
+            f"http://head:8265, which lets this user in (RAY_AUTH_TOKEN): {one_line(str(error))}"
+        ) from error
+
+
+def _use_token() -> None:
+    """Show the cluster's token where this user has one, as `ray.init` does by itself."""
+    kept = (Path.home() / ".ray" / "auth_token").exists()
+    if kept or {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def cluster_size(address: str) -> tuple[int, int, int]:
+    """Ask a cluster for its living nodes, and their CPUs and GPUs in all."""
+    from ray.util.state import list_nodes
+
+    nodes = [node for node in list_nodes(address=address) if node.state == "ALIVE"]
+    have = [node.resources_total or {} for node in nodes]
+    cpus, gpus = (int(sum(each.get(name, 0.0) for each in have)) for name in ("CPU", "GPU"))
+    return len(nodes), cpus, gpus

@@ -176,7 +176,7 @@ def run_stage(
     stage: Stage, settings: Any, inputs: Mapping[str, Artifact], store: Path, spread: Any = here
 ) -> Artifact:
     """Run one stage in this process and commit what it made."""
-    wanted = {name: inputs[name] for name in stage.reads}
+    wanted = stage.inputs_of(inputs)
     keys = {name: artifact.key for name, artifact in wanted.items()}
     params = stage.identity(settings)
     draft = Draft.create(store, stage.name, artifact_key(stage.name, stage.version, params, keys))

@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 
 PACKAGES = ("evenshard", "stages", "pipeline")
 FILES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
-ROOMS_OF_MATHS = ("screen", "tokens", "embed", "cluster", "allocate")
+ROOMS_OF_MATHS = ("screen", "tokens", "embed", "cluster", "allocate", "trajectory")
 # Doors to the disk; every other file of a room of maths is functions of arrays.
 DOORS = {"stage.py", "worker.py", "reading.py", "checkpoint.py", "model.py", "tokenizer.py"}
 MOST_LINES, MOST_LINES_OF_FUNCTION = 400, 60

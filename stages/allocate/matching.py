@@ -85,28 +85,78 @@ def exchange(group: Group, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]
     slope = group.products @ np.where(kept, share, 0.0) - group.pull
     least_gain = 1e-9 * float(np.square(share[kept]) @ squares[kept])
     members = [np.flatnonzero(group.cluster == k) for k in range(group.wanted.size)]
-    active = [True] * len(members)
+    tables = [
+        _Pairs.between(group.products, share, own[kept[own]], own[~kept[own]]) for own in members
+    ]
+    active = [pairs.out.size > 0 and pairs.new.size > 0 for pairs in tables]
+    can_move = [k for k, moves in enumerate(active) if moves]
     left = EXCHANGES_PER_ROW * kept.size
     while any(active) and left > 0:
-        for k, own in enumerate(members):
-            out, new = own[kept[own]], own[~kept[own]]
-            if not active[k] or out.size == 0 or new.size == 0:
+        for k in can_move:
+            if not active[k]:
+                continue
+            pairs = tables[k]
+            change, i, j = pairs.best(share, squares, slope)
+            if change >= -least_gain:
                 active[k] = False
                 continue
-            loss = share[out] * (share[out] * squares[out] - 2.0 * slope[out])
-            gain = share[new] * (share[new] * squares[new] + 2.0 * slope[new])
-            cross = group.products[np.ix_(out, new)] * share[out, None] * share[new]
-            change = loss[:, None] + gain - 2.0 * cross
-            best = int(np.argmin(change))
-            i, j = out[best // new.size], new[best % new.size]
-            if change.flat[best] >= -least_gain:
-                active[k] = False
-                continue
-            slope += share[j] * group.products[:, j] - share[i] * group.products[:, i]
-            kept[i], kept[j] = False, True
+            pairs.swap(group.products, share, i, j)
+            out, new = pairs.new[j], pairs.out[i]  # they have changed places
+            slope += share[new] * group.products[new] - share[out] * group.products[out]
+            kept[out], kept[new] = False, True
             left -= 1
-            active = [True] * len(members)
+            for other in can_move:
+                active[other] = True
     return kept
+
+
+@dataclass
+class _Pairs:
+    """The kept and the left-out rows of one cluster, and what each pair has in common.
+
+    Attributes
+    ----------
+    out, new : ndarray of int64
+        Kept rows, which can go out, and left-out rows; an exchange swaps two entries.
+    common : ndarray of shape (len(out), len(new)), float64
+        Twice the inner product of both rows, times the shares that they carry.
+    buffer : ndarray of the same shape, float64
+        Room for what each exchange would change.
+    """
+
+    out: IntArray
+    new: IntArray
+    common: Array
+    buffer: Array
+
+    @classmethod
+    def between(cls, products: Array, share: Array, out: IntArray, new: IntArray) -> "_Pairs":
+        """Fill the table."""
+        common = 2.0 * (products[np.ix_(out, new)] * share[out, None] * share[new])
+        return cls(out, new, common, np.empty_like(common))
+
+    def best(self, share: Array, squares: Array, slope: Array) -> tuple[float, int, int]:
+        """Find the exchange that lowers the squared error most, and by how much.
+
+        Of equal ones it is that of the smallest numbers of rows.
+        """
+        out, new = self.out, self.new
+        loss = share[out] * (share[out] * squares[out] - 2.0 * slope[out])
+        gain = share[new] * (share[new] * squares[new] + 2.0 * slope[new])
+        change = np.add(loss[:, None], gain, out=self.buffer)
+        change -= self.common
+        lowest = change.min(axis=1)
+        rows = np.flatnonzero(lowest == lowest.min())
+        i = int(rows[np.argmin(out[rows])])
+        columns = np.flatnonzero(change[i] == lowest[i])
+        return float(lowest[i]), i, int(columns[np.argmin(new[columns])])
+
+    def swap(self, products: Array, share: Array, i: int, j: int) -> None:
+        """Exchange a kept row for a left-out one; only one row and one column change."""
+        self.out[i], self.new[j] = self.new[j], self.out[i]
+        out, new = self.out, self.new
+        self.common[i] = 2.0 * (products[out[i], new] * share[out[i]] * share[new])
+        self.common[:, j] = 2.0 * (products[out, new[j]] * share[out] * share[new[j]])
 
 
 def calibrate(
@@ -156,21 +206,29 @@ def calibrate(
 def onto_sums(values: Array, cluster: IntArray, wanted: Array, low: Array, high: Array) -> Array:
     """Project onto the shares that lie in their bounds and sum to what each cluster must carry.
 
-    The projection is clip(value - shift of the cluster); the shifts are found by bisection, all
-    clusters at once.
+    The projection is clip(value - shift of the cluster). Its sum over a cluster falls with the
+    shift along straight lines that bend where a row meets a bound, so the shift is found exactly:
+    all bends are sorted, and the one before the wanted sum gives the line.
     """
-    size = wanted.size
-    spread = float(np.abs(values).max()) + float(high.max())
-    below, above = np.full(size, -2.0 * spread), np.full(size, 2.0 * spread)
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (below + above)
-        sums = np.bincount(
-            cluster, weights=np.clip(values - middle[cluster], low, high), minlength=size
-        )
-        too_much = sums > wanted
-        below, above = np.where(too_much, middle, below), np.where(too_much, above, middle)
-    found = np.clip(values - (0.5 * (below + above))[cluster], low, high)
-    total = np.bincount(cluster, weights=found, minlength=size)
+    bends = np.concatenate([values - high, values - low])
+    owner = np.concatenate([cluster, cluster])
+    order = np.lexsort((bends, owner))
+    bends = bends[order]
+    # Rows between their bounds after each bend: a row joins at value - high, leaves at value - low.
+    moving = np.cumsum(np.where(order < values.size, 1, -1))
+    fallen = np.concatenate([[0.0], np.cumsum(moving[:-1] * np.diff(bends))])
+    ends = np.cumsum(np.bincount(owner, minlength=wanted.size))
+    starts = ends - np.bincount(owner, minlength=wanted.size)
+    most = np.bincount(cluster, weights=high, minlength=wanted.size)
+    filled = ends > starts
+    first = np.where(filled, starts, 0)
+    level = fallen[first] + most - wanted
+    before = np.clip(
+        np.searchsorted(fallen, level, side="right") - 1, first, np.maximum(ends - 1, 0)
+    )
+    shift = bends[before] + (level - fallen[before]) / np.maximum(moving[before], 1)
+    found = np.clip(values - shift[cluster], low, high)
+    total = np.bincount(cluster, weights=found, minlength=wanted.size)
     scaled: Array = found * (wanted / np.where(total > 0, total, 1.0))[cluster]
     return scaled
 

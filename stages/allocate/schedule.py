@@ -16,6 +16,7 @@ from stages.contract.errors import DataError
 
 IntArray = npt.NDArray[np.int64]
 SCHEDULES = ("auto", "pinned", "dealt")
+ENTRIES_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -147,28 +148,57 @@ def windowed_counts(quotas: IntArray, num_steps: int, window: int) -> IntArray:
     if rest:
         per_window = np.vstack([per_window, quotas - per_window.sum(axis=0)])
     counts = np.zeros((num_steps, quotas.size), np.int64)
-    for index, amounts in enumerate(per_window):
-        start = index * window
-        _fill_window(counts, start, min(start + window, num_steps), amounts, quotas)
+    done = np.cumsum(per_window, axis=0) - per_window
+    at_once = max(1, ENTRIES_AT_ONCE // quotas.size)
+    for first in range(0, num_windows, at_once):
+        last = min(first + at_once, num_windows)
+        block = counts[first * window : last * window].reshape(-1, window, quotas.size)
+        starts = np.arange(first, last) * window
+        _fill_windows(block, starts, per_window[first:last], done[first:last], quotas, num_steps)
+    if rest:
+        tail = counts[None, num_windows * window :]
+        starts = np.array([num_windows * window])
+        _fill_windows(tail, starts, per_window[-1:], done[-1:], quotas, num_steps)
     return counts
 
 
-def _fill_window(
-    counts: IntArray, start: int, stop: int, amounts: IntArray, quotas: IntArray
+def _fill_windows(
+    counts: IntArray,
+    starts: IntArray,
+    amounts: IntArray,
+    done: IntArray,
+    quotas: IntArray,
+    num_steps: int,
 ) -> None:
-    """Order the rows of a window: the cluster furthest behind its line goes first."""
-    num_steps = counts.shape[0]
+    """Order the rows of windows: the cluster furthest behind its line goes first.
+
+    What comes before a window is known, so all windows are filled at once, row by row.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (num_windows, steps_per_window, num_clusters), int64
+        Zero; filled in place.
+    starts : ndarray of shape (num_windows,), int64
+        The first step of each window.
+    amounts, done : ndarray of shape (num_windows, num_clusters), int64
+        Rows of each cluster in the window, and before it.
+    quotas : ndarray of shape (num_clusters,), int64
+        Rows of each cluster in all.
+    num_steps : int
+        S.
+    """
     rows_per_step = int(quotas.sum()) // num_steps
-    done = counts[:start].sum(axis=0) if start else np.zeros(quotas.size, np.int64)
-    left = amounts.copy()
-    for step in range(start, stop):
+    every = np.arange(starts.size)
+    left, done = amounts.copy(), done * num_steps
+    for step in range(counts.shape[1]):
+        # In units of 1 / num_steps rows: where the line is after this step, less the count.
+        behind = quotas * (starts[:, None] + step + 1) - done
         for _ in range(rows_per_step):
-            # In units of 1 / num_steps rows: where the line is after this step, less the count.
-            behind = quotas * (step + 1) - done * num_steps
-            cluster = int(np.argmax(np.where(left > 0, behind, np.iinfo(np.int64).min)))
-            counts[step, cluster] += 1
-            done[cluster] += 1
-            left[cluster] -= 1
+            cluster = np.argmax(np.where(left > 0, behind, np.iinfo(np.int64).min), axis=1)
+            counts[every, step, cluster] += 1
+            done[every, cluster] += num_steps
+            behind[every, cluster] -= num_steps
+            left[every, cluster] -= 1
 
 
 def fill_steps(

@@ -1,12 +1,14 @@
 """The allocate room's door to the disk: quota, then selection, then weight, then schedule."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stages.allocate.budget import Asked, StepShape, exact, parse_budget
 from stages.allocate.candidates import Candidates, IntArray
@@ -15,7 +17,7 @@ from stages.allocate.figures import beside_random, figures_of, random_figures
 from stages.allocate.order import balanced, kinds_of, prefix_errors, projected
 from stages.allocate.plan_figures import imbalance, max_deviation, places
 from stages.allocate.quality import ReadJudge, Weighted
-from stages.allocate.reading import judge_of, read_candidates
+from stages.allocate.reading import SECOND, judge_of, read_candidates, unscored
 from stages.allocate.schedule import SCHEDULES, Schedule, build_schedule
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
 from stages.allocate.weights import effective_sample_size
@@ -29,6 +31,7 @@ from stages.contract.errors import (
 )
 from stages.contract.fingerprint import section_params
 from stages.contract.parts import Facts, Outcome, Run, Spread, cut
+from stages.contract.rejects import ROW_COLUMNS, reject_rows
 from stages.contract.schemas import ALLOCATE
 from stages.contract.stage import Stage
 from stages.contract.tables import Layout
@@ -40,6 +43,7 @@ OBJECTIVES = ("sample", "token", "rank")
 ROWS_PER_PART = 1_000_000
 SCHEDULE_STREAM = 1
 JUDGE_STREAM = 2
+REJECTS = "rejects-00000.parquet"
 # The feature whose sums `order=balanced` keeps small, read by so many rows at once.
 BALANCED = "head_sketch"
 ROWS_PER_BLOCK = 8192
@@ -55,7 +59,7 @@ class AllocateConfig:
         How rows are chosen; a group, one file each under stages/allocate/selectors.
     ratio : float, optional
         A share of the smallest cluster (cluster_balanced) or of the candidates (the others);
-        1.0 where neither it nor a budget is given.
+        1.0 and 0.5 where neither it nor a budget is given.
     budget : str, optional
         2000 or 2000rows, 0.5 or 50% of the candidates, 300000tokens; not with a ratio.
     num_workers : int
@@ -110,8 +114,14 @@ class AllocateConfig:
         """The budget, whichever key it came by."""
         if self.budget is not None:
             return parse_budget(self.budget)
-        ratio = 1.0 if self.ratio is None else self.ratio
-        return Asked("ratio", exact(ratio), f"allocate.ratio={ratio}")
+        return Asked("ratio", exact(self.share), f"allocate.ratio={self.share}")
+
+    @property
+    def share(self) -> float:
+        """The ratio where no budget is given; the default is the paper's, or half of the rows."""
+        if self.ratio is not None:
+            return self.ratio
+        return 1.0 if self.selector.ratio_of == "smallest_cluster" else 0.5
 
     @property
     def step(self) -> StepShape:
@@ -123,7 +133,7 @@ def identity(settings: AllocateConfig) -> Facts:
     """Name every setting of the section, with the default ratio resolved."""
     params = section_params(settings)
     if settings.budget is None and settings.ratio is None:
-        params["ratio"] = 1.0
+        params["ratio"] = settings.share
     return params
 
 
@@ -168,7 +178,20 @@ def run(
     read_judge = judge_of(inputs["embed"], row_ids)
     if read_judge is not None:
         facts["quality"] = judged(settings, candidates, read_judge, selection, schedule)
-    return Outcome(parts, facts)
+    left_out = unscored(inputs)
+    if left_out:
+        facts["unscored"] = dict(Counter(left_out.values()))
+        draft.write_side(REJECTS, refused(inputs["rows"], left_out))
+    return Outcome(parts, facts, (REJECTS,) if left_out else ())
+
+
+def refused(rows: Artifact, reasons: Mapping[int, str]) -> pa.Table:
+    """List rows that were no candidates, since a further pass could not score them."""
+    wanted = pa.array(list(reasons), pa.int64())
+    parts = rows.iter_parts(ROW_COLUMNS)
+    found = pa.concat_tables(t.filter(pc.is_in(t["row_id"], value_set=wanted)) for t in parts)
+    details = ["a further pass gave no number, so the row was no candidate"] * found.num_rows
+    return reject_rows(found, stage="allocate", reasons=list(reasons.values()), details=details)
 
 
 def balancer(
@@ -259,4 +282,5 @@ ALLOCATE_STAGE = Stage(
     reads=("embed", "cluster", "tokens", "screen", "rows"),
     identity=identity,
     run=run,
+    may_read=SECOND,
 )

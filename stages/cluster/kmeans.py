@@ -37,14 +37,48 @@ def fit_centers(sample: FloatArray, num_clusters: int, *, n_init: int, seed: int
     -------
     ndarray of shape (num_clusters, dim), float32
     """
+    return _lloyd(sample, num_clusters, "k-means++", n_init=n_init, seed=seed)
+
+
+def fit_from_starts(
+    sample: FloatArray, num_clusters: int, *, n_init: int, start_rows: int, seed: int
+) -> FloatArray:
+    """Fit k-means, with the starts compared on a part of the rows.
+
+    Starts differ by which groups they find, which a part shows as well; the best one goes on over
+    all rows. Where the rows are no more than the part, this is `fit_centers`.
+
+    Parameters
+    ----------
+    sample : ndarray of shape (num_rows, dim), float32
+        Prepared embeddings with at least `num_clusters` distinct rows.
+    num_clusters, n_init, seed : int
+        As for `fit_centers`.
+    start_rows : int
+        Rows on which the starts are compared; at least `num_clusters`.
+
+    Returns
+    -------
+    ndarray of shape (num_clusters, dim), float32
+    """
+    if start_rows >= len(sample) or n_init == 1:
+        return fit_centers(sample, num_clusters, n_init=n_init, seed=seed)
+    places = np.random.default_rng(seed).choice(len(sample), start_rows, replace=False)
+    best = fit_centers(sample[np.sort(places)], num_clusters, n_init=n_init, seed=seed)
+    return _lloyd(sample, num_clusters, best, n_init=1, seed=seed)
+
+
+def _lloyd(
+    sample: FloatArray, num_clusters: int, init: str | FloatArray, *, n_init: int, seed: int
+) -> FloatArray:
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
         # Duplicates can leave a start with fewer distinct centres; the caller has counted them.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = KMeans(n_clusters=num_clusters, n_init=n_init, random_state=seed).fit(sample)
-    centers: FloatArray = model.cluster_centers_.astype(np.float32)
+        model = KMeans(n_clusters=num_clusters, init=init, n_init=n_init, random_state=seed)
+        centers: FloatArray = model.fit(sample).cluster_centers_.astype(np.float32)
     return centers
 
 

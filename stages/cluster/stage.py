@@ -13,7 +13,7 @@ from stages.cluster.kmeans import (
     FloatArray,
     IntArray,
     distances_to,
-    fit_centers,
+    fit_from_starts,
     nearest_centers,
     num_distinct,
     small_clusters,
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 ROWS_PER_PART = 1_000_000
 SPLIT_TRIES = 3
+# The starts of k-means are compared on at least so many rows, in all and for each cluster.
+START_ROWS, START_ROWS_PER_CLUSTER = 10_000, 50
 
 
 @dataclass(kw_only=True)
@@ -51,7 +53,8 @@ class ClusterConfig:
     n_init : int
         Starts of k-means.
     fit_rows : int
-        K-means is fitted on at most that many rows, drawn with the seed.
+        K-means is fitted on at most that many rows, drawn with the seed. The starts are compared
+        on `fit_rows / n_init` of them, so that all together cost about one pass over them.
     slack : float
         Soft cap: no cluster above ceil((1 + slack) N / K) once one exceeds (1 + slack) N / K.
     candidates : int
@@ -90,6 +93,11 @@ class ClusterConfig:
         require_at_least("cluster.min_rows", self.min_rows, 0)
         require_at_least("cluster.fit_rows", self.fit_rows, self.num_clusters)
         require_one_of("cluster.restore_count", self.restore_count, ("auto", "yes", "no"))
+
+    def start_rows(self, num_clusters: int) -> int:
+        """Count the rows on which the starts of k-means are compared."""
+        of_each = START_ROWS_PER_CLUSTER * num_clusters
+        return max(START_ROWS, of_each, self.fit_rows // self.n_init)
 
 
 def identity(settings: ClusterConfig) -> Facts:
@@ -157,7 +165,14 @@ def fit(sample: FloatArray, settings: ClusterConfig) -> FloatArray:
             possible,
             wanted,
         )
-    return fit_centers(sample, min(wanted, possible), n_init=settings.n_init, seed=settings.seed)
+    num_clusters = min(wanted, possible)
+    return fit_from_starts(
+        sample,
+        num_clusters,
+        n_init=settings.n_init,
+        start_rows=settings.start_rows(num_clusters),
+        seed=settings.seed,
+    )
 
 
 def assign_with_floors(
@@ -241,4 +256,4 @@ def centers_table(centers: FloatArray, sizes: npt.NDArray[np.int64]) -> pa.Table
     return pa.table([pa.array(numbers), pa.array(sizes), vectors], schema=CENTERS)
 
 
-CLUSTER_STAGE = Stage(name="cluster", version=2, reads=("embed",), identity=identity, run=run)
+CLUSTER_STAGE = Stage(name="cluster", version=3, reads=("embed",), identity=identity, run=run)

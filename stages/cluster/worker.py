@@ -53,7 +53,7 @@ def find_nearest(
     ]
     make = functools.partial(_make_worker, space, centers, num_candidates, draft)
     yield from work_through(draft, parts, make, spread)
-    tables = [pq.read_table(draft.path / spec.name) for spec in parts]
+    tables = [pq.read_table(draft.file(spec.name)) for spec in parts]
     table = pa.concat_tables(tables)
     shape = (-1, num_candidates)
     return Nearest(

@@ -15,38 +15,55 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.contract.errors import DataError
+from stages.contract.fingerprint import SEAL, cached_sha256, seal
+from stages.contract.folder import StorePath, source
 from stages.contract.parts import Facts, PartSpec
 
 MANIFEST = "manifest.json"
+
+
+def hashes_for(file: Path) -> Path:
+    """Say where the hash of `<store>/<stage>/<key>/<file>` is remembered."""
+    return file.parent.parent.parent / "hashes"
 
 
 @dataclass(frozen=True)
 class Artifact:
     """A finished folder: read it, never change it."""
 
-    path: Path
+    path: StorePath
     stage: str
     key: str
     manifest: Facts = field(repr=False)
 
     @classmethod
-    def open(cls, path: Path) -> "Artifact":
-        """Open a finished folder and check that every file is there with its recorded size.
+    def open(cls, path: StorePath) -> "Artifact":
+        """Open a finished folder and check that it holds what was written, and nothing was changed.
+
+        The manifest is held against its own seal and each file against its size and hash. A hash
+        is computed once per file and remembered under `<store>/hashes` for as long as the
+        file's inode, size and times stay the same, so a second look costs a stat per file. On a
+        URL only sizes are held against the manifest: a hash would fetch the whole store, and an
+        object store guards the bytes of its objects itself.
 
         Raises
         ------
         DataError
-            If a file is missing or has another size than the manifest says.
+            If the manifest was altered or belongs elsewhere, or a file is missing or altered.
         """
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = _sealed_manifest(path)
         for entry in [*manifest["parts"], *manifest["sides"]]:
             file = path / entry["name"]
             size = file.stat().st_size if file.exists() else -1
             if size != entry["num_bytes"]:
                 found = "is missing" if size < 0 else f"has {size} bytes"
                 raise DataError(
-                    f"{file} {found}, its manifest says {entry['num_bytes']} bytes; "
-                    f"delete the folder {path} and run again, it will be made anew"
+                    f"{file} {found}, its manifest says {entry['num_bytes']} bytes; {_remedy(path)}"
+                )
+            if isinstance(file, Path) and _hash(file) != entry["sha256"]:
+                raise DataError(
+                    f"{file} holds other bytes than those whose hash its manifest has; "
+                    f"{_remedy(path)}"
                 )
         return cls(path, manifest["stage"], manifest["key"], manifest)
 
@@ -68,6 +85,14 @@ class Artifact:
             PartSpec(p["index"], p["start"], p["stop"], p["name"]) for p in self.manifest["parts"]
         )
 
+    def file(self, name: str) -> Any:
+        """Give what pyarrow reads one of the files from, wherever the store lies."""
+        return source(self.path / name)
+
+    def schema(self) -> pa.Schema:
+        """Read the schema of the parts."""
+        return pq.read_schema(self.file(self.parts[0].name))
+
     def read(
         self, columns: Sequence[str], *, start: int | None = None, stop: int | None = None
     ) -> pa.Table:
@@ -79,13 +104,13 @@ class Artifact:
         ]
         pieces = [self._read_part(part, columns, start, stop) for part in wanted]
         if not pieces:
-            return pq.read_schema(self.path / self.parts[0].name).empty_table().select(columns)
+            return self.schema().empty_table().select(columns)
         return pa.concat_tables(pieces)
 
     def _read_part(
         self, part: PartSpec, columns: Sequence[str], start: int | None, stop: int | None
     ) -> pa.Table:
-        file = pq.ParquetFile(self.path / part.name)
+        file = pq.ParquetFile(self.file(part.name))
         inside = (start is None or start <= part.start) and (stop is None or stop >= part.stop)
         if inside:
             return file.read(columns=list(columns))
@@ -94,12 +119,12 @@ class Artifact:
             filters.append(("row_id", ">=", start))
         if stop is not None:
             filters.append(("row_id", "<", stop))
-        return pq.read_table(self.path / part.name, columns=list(columns), filters=filters)
+        return pq.read_table(self.file(part.name), columns=list(columns), filters=filters)
 
     def iter_parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Read some columns part by part, in order, so that memory holds one part."""
         for part in self.parts:
-            yield pq.ParquetFile(self.path / part.name).read(columns=list(columns))
+            yield pq.ParquetFile(self.file(part.name)).read(columns=list(columns))
 
     def array(self, column: str) -> npt.NDArray[Any]:
         """Read one column of numbers of all rows."""
@@ -108,10 +133,37 @@ class Artifact:
 
     def side(self, name: str) -> pa.Table:
         """Read a further table of the folder."""
-        return pq.read_table(self.path / name)
+        return pq.read_table(self.file(name))
 
     def sides(self, prefix: str) -> Iterator[pa.Table]:
         """Read all further tables whose names begin with `prefix`, in order of their names."""
         for entry in sorted(self.manifest["sides"], key=lambda e: str(e["name"])):
             if entry["name"].startswith(prefix):
                 yield self.side(entry["name"])
+
+
+def _sealed_manifest(path: StorePath) -> Facts:
+    """Read a manifest, and refuse one that is torn, altered, or of another folder."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path / MANIFEST} is not JSON ({error}); {_remedy(path)}") from error
+    if not isinstance(manifest, dict) or manifest.get(SEAL) != seal(manifest):
+        raise DataError(
+            f"{path / MANIFEST} was altered after it was written, or an older version wrote it: "
+            f"its seal does not fit; {_remedy(path)}"
+        )
+    if (manifest["stage"], manifest["key"]) != (path.parent.name, path.name):
+        raise DataError(
+            f"{path / MANIFEST} is that of {manifest['stage']}/{manifest['key']}, so its folder "
+            f"was moved or copied here; {_remedy(path)}"
+        )
+    return manifest
+
+
+def _hash(file: Path) -> str:
+    return cached_sha256(file, hashes_for(file))
+
+
+def _remedy(path: StorePath) -> str:
+    return f"delete the folder {path} and run again, it will be made anew"

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import shutil
+import socket
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stages.contract.artifact import MANIFEST, Artifact
+from stages.contract.artifact import MANIFEST, Artifact, hashes_for
 from stages.contract.errors import DataError, DraftGone
-from stages.contract.fingerprint import file_sha256
+from stages.contract.fingerprint import SEAL, remember_sha256, seal
+from stages.contract.folder import RemotePath, StorePath, source
 from stages.contract.parts import Facts, Outcome, PartSpec, Receipt
-from stages.contract.tables import Layout, sync_folder, write_table
+from stages.contract.tables import (
+    Layout,
+    file_facts,
+    hash_of,
+    put_table,
+    removed_after,
+    sync_folder,
+    told_if_full,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +43,22 @@ log = logging.getLogger(__name__)
 class Draft:
     """A folder while it is written. Small enough to travel to every worker."""
 
-    path: Path
+    path: StorePath
     stage: str
     key: str
 
     @classmethod
-    def create(cls, store: Path, stage: str, key: str) -> "Draft":
-        """Make the folder of an unfinished result, or find the one left by a killed run."""
+    def create(cls, store: StorePath, stage: str, key: str) -> "Draft":
+        """Make the folder of an unfinished result, or find the one left by a killed run.
+
+        On a URL nothing can be renamed, so that it has its final name from the start; there a
+        folder without a manifest is a draft.
+        """
+        if isinstance(store, RemotePath):
+            return cls(store / stage / key, stage, key)
         path = store / stage / f"{key}.partial"
-        path.mkdir(parents=True, exist_ok=True)
+        with told_if_full(path):
+            path.mkdir(parents=True, exist_ok=True)
         return cls(path, stage, key)
 
     def write_part(
@@ -74,13 +91,13 @@ class Draft:
         self._check_there()
         entries = [self.write_side(name, side) for name, side in (sides or {}).items()]
         try:
-            write_table(table, self.path / spec.name, layout)
+            facts = put_table(table, self.path / spec.name, layout)
         except FileNotFoundError:
             self._check_there()
             raise
         record = {
             **dataclasses.asdict(spec),
-            **_file_facts(self.path / spec.name, table.num_rows),
+            **facts,
             "tokens": tokens,
             "stats": dict(stats or {}),
             "sides": entries,
@@ -91,8 +108,11 @@ class Draft:
 
     def write_side(self, name: str, table: pa.Table) -> Facts:
         """Write a further table of the folder and say what was written."""
-        write_table(table, self.path / name, Layout())
-        return {"name": name, **_file_facts(self.path / name, table.num_rows)}
+        return {"name": name, **put_table(table, self.path / name, Layout())}
+
+    def file(self, name: str) -> Any:
+        """Give what pyarrow reads one of the files from, wherever the store lies."""
+        return source(self.path / name)
 
     def finished(self, spec: PartSpec) -> Receipt | None:
         """Say whether a part is whole: its record fits the plan and its bytes fit the record."""
@@ -101,7 +121,7 @@ class Draft:
             return None
         for entry in [record, *record["sides"]]:
             file = self.path / entry["name"]
-            if not file.exists() or file_sha256(file) != entry["sha256"]:
+            if not file.exists() or hash_of(file) != entry["sha256"]:
                 log.warning("%s is not whole; its part is made again", file)
                 return None
         return Receipt(
@@ -133,7 +153,9 @@ class Draft:
         sides = [side for record in records for side in record.pop("sides")]
         for name in outcome.sides:
             file = self.path / name
-            sides.append({"name": name, **_file_facts(file, pq.read_metadata(file).num_rows)})
+            sides.append(
+                {"name": name, **file_facts(file, pq.read_metadata(source(file)).num_rows)}
+            )
         manifest = {
             "stage": self.stage,
             "key": self.key,
@@ -144,23 +166,26 @@ class Draft:
             "sides": sides,
             "facts": outcome.facts,
         }
+        manifest[SEAL] = seal(manifest)
         self._write_json(MANIFEST, manifest)
-        final = self.path.with_name(self.key)
-        try:
-            os.rename(self.path, final)
-        except OSError:
-            if not (final / MANIFEST).exists():
-                raise
-            shutil.rmtree(self.path)
-        else:
-            # Only now: the records are what a run killed before the rename goes on from.
-            _remove_strangers(final, {MANIFEST, *(e["name"] for e in [*records, *sides])})
-        sync_folder(final.parent)
-        return Artifact.open(final)
+        known = {str(entry["name"]): str(entry["sha256"]) for entry in [*records, *sides]}
+        if isinstance(self.path, RemotePath):
+            _remove_strangers(self.path, {MANIFEST, *known})
+            return Artifact.open(self.path)
+        return Artifact.open(_rename(self.path, self.path.with_name(self.key), known))
 
     def _check_there(self) -> None:
-        if not self.path.exists():
+        """Tell a draft that another run has committed from one that this machine cannot see."""
+        if isinstance(self.path, Path) and self.path.exists():
+            return
+        if (self.path.with_name(self.key) / MANIFEST).exists():
             raise DraftGone(f"{self.path} is gone: another run has finished it")
+        if isinstance(self.path, RemotePath):
+            return
+        raise DataError(
+            f"{self.path} is not on {socket.gethostname()}: somebody has deleted it, or the store "
+            f"is not shared; set store=... to a folder that all nodes see under one name"
+        )
 
     def _record(self, spec: PartSpec) -> Facts | None:
         file = self.path / _record_name(spec.name)
@@ -176,6 +201,7 @@ class Draft:
     def _committed_record(self, spec: PartSpec) -> Facts:
         record = self._record(spec)
         if record is None or not (self.path / spec.name).exists():
+            self._check_there()
             raise DataError(
                 f"{self.path / spec.name} was not written or has no record; run again to make it"
             )
@@ -186,44 +212,65 @@ class Draft:
         write_json(self.path / name, value)
 
 
-def write_json(path: Path, value: object) -> None:
+def write_json(path: StorePath, value: object) -> None:
     """Write a value as readable JSON, atomically."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
+    if isinstance(path, RemotePath):
+        path.write(f"{text}\n".encode())
+        return
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with told_if_full(path), removed_after(temporary):
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
 
 
-def _remove_strangers(folder: Path, known: set[str]) -> None:
+def _rename(draft: Path, final: Path, known: dict[str, str]) -> Path:
+    """Give a draft on a disk its final name, unless another run was quicker.
+
+    Parameters
+    ----------
+    draft, final : Path
+        The two names.
+    known : dict of str to str
+        Files of the result, and their hashes.
+    """
+    try:
+        os.rename(draft, final)
+    except OSError:
+        if not (final / MANIFEST).exists():
+            raise
+        shutil.rmtree(draft)
+    else:
+        # Only now: the records are what a run killed before the rename goes on from.
+        _remove_strangers(final, {MANIFEST, *known})
+        for name, digest in known.items():
+            remember_sha256(final / name, digest, hashes_for(final / name))
+    sync_folder(final.parent)
+    return final
+
+
+def _remove_strangers(folder: StorePath, known: set[str]) -> None:
     for child in folder.iterdir():
         if child.name not in known:
-            child.unlink()
+            child.unlink(missing_ok=True)  # a writer of the same key may be quicker
 
 
 def _record_name(part: str) -> str:
     return f"{part}.json"
 
 
-def _file_facts(file: Path, num_rows: int) -> Facts:
-    return {
-        "num_rows": num_rows,
-        "num_bytes": file.stat().st_size,
-        "sha256": file_sha256(file),
-    }
-
-
 def _check_row_ids(
-    folder: Path, parts: Sequence[PartSpec], parent: Artifact | None, keeps_order: bool
+    folder: StorePath, parts: Sequence[PartSpec], parent: Artifact | None, keeps_order: bool
 ) -> None:
     """Hold the contract: one schema; `rows` dense; later ids increase and come from the input."""
-    schemas = {part.name: pq.read_schema(folder / part.name) for part in parts}
+    schemas = {part.name: pq.read_schema(source(folder / part.name)) for part in parts}
     for name, schema in schemas.items():
         if not schema.equals(schemas[parts[0].name]):
             raise DataError(f"{folder / name} has another schema than the first part; a fault")
-    pieces = [pq.read_table(folder / part.name, columns=["row_id"]) for part in parts]
+    pieces = [pq.read_table(source(folder / part.name), columns=["row_id"]) for part in parts]
     row_ids = np.concatenate([piece["row_id"].to_numpy() for piece in pieces])
     if not keeps_order:
         row_ids = np.sort(row_ids)

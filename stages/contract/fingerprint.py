@@ -1,14 +1,16 @@
 """Names made from content. A result is named by what went in, never by date, host or rank."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-import os
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 KEY_DIGITS = 16
+SEAL = "seal"
 
 
 def canonical_json(value: object) -> str:
@@ -86,17 +88,41 @@ def cached_sha256(path: Path, cache: Path) -> str:
     cache : Path
         A folder that remembers hashes; it is made if missing and may be deleted at any time.
     """
-    stat = path.stat()
-    facts = (path.resolve(), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-    label = "\0".join(map(str, facts))
-    entry = cache / hashlib.sha256(label.encode()).hexdigest()[:32]
-    if entry.exists():
+    entry = _entry(path, cache)
+    with contextlib.suppress(OSError):
         remembered = entry.read_text()
         if len(remembered) == 64:
             return remembered
     digest = file_sha256(path)
-    cache.mkdir(parents=True, exist_ok=True)
-    temporary = entry.with_name(f".{entry.name}.{os.getpid()}")
-    temporary.write_text(digest)
-    temporary.replace(entry)
+    remember_sha256(path, digest, cache)
     return digest
+
+
+def remember_sha256(path: Path, digest: str, cache: Path) -> None:
+    """Note the hash of a file that was just computed, so that `cached_sha256` finds it.
+
+    A cache that cannot be written, since the disk is full or read-only, costs time and no more.
+    """
+    entry = _entry(path, cache)
+    temporary = entry.with_name(f".{entry.name}.{uuid.uuid4().hex}")
+    with contextlib.suppress(OSError):
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(digest)
+            temporary.replace(entry)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def seal(manifest: Mapping[str, Any]) -> str:
+    """Hash all of a manifest but its own seal, so that a change of any value shows."""
+    told = {name: value for name, value in manifest.items() if name != SEAL}
+    plain = json.loads(json.dumps(told, allow_nan=False))
+    return hashlib.sha256(canonical_json(plain).encode()).hexdigest()
+
+
+def _entry(path: Path, cache: Path) -> Path:
+    stat = path.stat()
+    facts = (path.resolve(), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    label = "\0".join(map(str, facts))
+    return cache / hashlib.sha256(label.encode()).hexdigest()[:32]

@@ -27,6 +27,8 @@ class Stage:
         (settings, inputs, draft, spread) -> generator of receipts that returns an `Outcome`.
     keeps_order : bool
         False where parts hold rows in another order than by row id.
+    may_read : tuple of str
+        Further artifacts that it reads where there are any; only then are they in its key.
     """
 
     name: str
@@ -35,6 +37,12 @@ class Stage:
     identity: Callable[[Any], Facts]
     run: Callable[[Any, Mapping[str, Artifact], Draft, Spread], Run]
     keeps_order: bool = True
+    may_read: tuple[str, ...] = ()
+
+    def inputs_of(self, artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:
+        """Pick what it reads out of the artifacts of a run."""
+        there = (name for name in self.may_read if name in artifacts)
+        return {name: artifacts[name] for name in (*self.reads, *there)}
 
 
 def work_through(

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from stages.contract.artifact import Artifact
 from stages.contract.errors import ConfigurationError
@@ -70,8 +69,9 @@ class Space:
     def read_rows(self, row_ids: npt.NDArray[np.int64]) -> FloatArray:
         """Read the prepared embeddings of some rows, given in increasing order, part by part."""
         pieces = [np.empty((0, self.dim), np.float32)]
-        for part in self.embed.parts:
-            first, last = np.searchsorted(row_ids, [part.start, part.stop])
+        parts = self.embed.parts
+        bounds = np.searchsorted(row_ids, [part.start for part in parts] + [parts[-1].stop])
+        for part, first, last in zip(parts, bounds[:-1], bounds[1:], strict=True):
             if first < last:
                 columns = ["row_id", self.column]
                 table = self.embed.read(columns, start=part.start, stop=part.stop)
@@ -82,8 +82,7 @@ class Space:
     @property
     def dim(self) -> int:
         """Size of an embedding."""
-        schema = pq.read_schema(self.embed.path / self.embed.parts[0].name)
-        return int(schema.field(self.column).type.list_size)
+        return int(self.embed.schema().field(self.column).type.list_size)
 
     def prepare(self, embeddings: FloatArray) -> FloatArray:
         """Centre and normalise raw embeddings."""
@@ -116,7 +115,7 @@ def column_of(embed: Artifact, name: str) -> str:
         If the pass did not make it.
     """
     column = feature_column(name, embed.manifest["params"]["embed"]["feature"])
-    if column not in pq.read_schema(embed.path / embed.parts[0].name).names:
+    if column not in embed.schema().names:
         raise ConfigurationError(
             f"the feature {name} is needed, and the pass did not make it; set embed.also=[{name}] "
             f"or embed.feature={name}"

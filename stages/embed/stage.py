@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +17,10 @@ from stages.contract.errors import (
     DataError,
     require_at_least,
     require_one_of,
+    require_share,
 )
 from stages.contract.fingerprint import section_params
+from stages.contract.folder import StorePath
 from stages.contract.parts import Facts, Outcome, Run, Spread, cut, total
 from stages.contract.schemas import JUDGE
 from stages.contract.stage import Stage, work_through
@@ -76,6 +79,8 @@ class EmbedConfig:
         Whether a second sketch is kept, by which selections are judged and never made.
     answer_alone : bool
         Whether a second pass takes the loss of the answer without its prompt; `ifd` needs it.
+    max_reject_fraction : float
+        Share of rows without numbers above which the run stops.
     tokens_per_batch : int
         Bound of rows times longest row of a batch.
     rows_per_part : int
@@ -93,6 +98,7 @@ class EmbedConfig:
     also: list[str] = field(default_factory=list)
     judge: bool = True
     answer_alone: bool = False
+    max_reject_fraction: float = 0.01
     tokens_per_batch: int = 2048
     rows_per_part: int = 32
     logits_chunk: int = 256
@@ -114,6 +120,7 @@ class EmbedConfig:
         )
         for name in at_least_one:
             require_at_least(f"embed.{name}", getattr(self, name), 1)
+        require_share("embed.max_reject_fraction", self.max_reject_fraction, zero_allowed=True)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -163,7 +170,7 @@ def identity(settings: EmbedSettings) -> Facts:
     without = () if sketched else ("sketch_vocab", "sketch_hidden", "seed")
     return {
         "embed": {
-            **section_params(settings.embed, without=("also", *without)),
+            **section_params(settings.embed, without=("also", "max_reject_fraction", *without)),
             "also": sorted(set(settings.embed.also) - {settings.embed.feature}),
         },
         "dtype": settings.dtype,
@@ -190,9 +197,11 @@ def run(
             "embed: no row could be embedded, all were refused; see rejects in "
             f"{draft.path}, and lower tokens.max_length or choose a smaller model"
         )
+    rejected = total(receipts, "rejected")
+    check_rejects(kept, rejected, settings.embed.max_reject_fraction, draft.path)
     facts = {
         "kept": kept,
-        "rejected": total(receipts, "rejected"),
+        "rejected": rejected,
         "tokens": sum(receipt.tokens for receipt in receipts),
         "halvings": total(receipts, "halvings"),
         "peak_rss_mb": max(int(receipt.stats["peak_rss_mb"]) for receipt in receipts),
@@ -205,6 +214,24 @@ def run(
         facts["peak_rss_mb"],
     )
     return Outcome(parts, facts)
+
+
+def check_rejects(kept: int, rejected: int, most: float, folder: object) -> None:
+    """Stop if too many rows have no numbers; none is ever given a default.
+
+    Raises
+    ------
+    DataError
+        If it is more than `most` of them.
+    """
+    share = rejected / (kept + rejected)
+    if share > most:
+        raise DataError(
+            f"embed: {rejected} of {kept + rejected} rows ({share:.2%}) have no numbers, which is "
+            f"more than embed.max_reject_fraction={most} allows; their reasons are in "
+            f"{folder}/rejects-*.parquet. Lower tokens.max_length, choose another model, or go on "
+            f"without them by embed.max_reject_fraction={math.ceil(share * 1000) / 1000:g}"
+        )
 
 
 def check_vocabulary(tokens: Artifact, weights: Path) -> None:
@@ -227,7 +254,7 @@ def check_vocabulary(tokens: Artifact, weights: Path) -> None:
 
 
 def load_worker(
-    settings: EmbedSettings, tokens: Artifact, rows: Path, draft: Draft
+    settings: EmbedSettings, tokens: Artifact, rows: StorePath, draft: Draft
 ) -> "EmbedWorker":
     """Load the model in the process that will use it."""
     import torch

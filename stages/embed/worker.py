@@ -5,7 +5,6 @@ import logging
 import resource
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from evenshard.shards import IGNORED_LABEL
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
+from stages.contract.folder import StorePath
 from stages.contract.parts import PartSpec, Receipt
 from stages.contract.rejects import ROW_COLUMNS, reject_rows
 from stages.contract.schemas import ALONE_LOSS, SIGNALS, embed_schema, feature_column
@@ -61,7 +61,7 @@ class EmbedWorker:
     sketches: Mapping[str, Sketch]
     options: PassOptions
     tokens: Artifact
-    rows: Path
+    rows: StorePath
     draft: Draft
 
     def __call__(self, spec: PartSpec) -> Receipt:

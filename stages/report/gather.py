@@ -130,7 +130,7 @@ def gather(
         "weights": weights_chart(bins, "Histogram of the weights of the kept rows"),
         "strip": _strip_chart(pool, steps),
         **({"errors": _errors_chart(quality)} if quality is not None else {}),
-        **({"compare": _compare_chart(compared)} if compared else {}),
+        **({"compare": budget_chart(compared)} if compared else {}),
     }
     return Story(
         manifest=manifest,
@@ -297,7 +297,7 @@ def _errors_chart(quality: Mapping[str, Any]) -> Spec:
     return errors_chart(rows[:TABLE_CLUSTERS], random_mean, "Gradient error of each cluster")
 
 
-def _compare_chart(rows: Sequence[Mapping[str, Any]]) -> Spec:
+def budget_chart(rows: Sequence[Mapping[str, Any]]) -> Spec:
     """Draw random and the best methods, by their mean ratio to random over the budgets."""
     ratios: dict[str, list[float]] = {}
     for row in rows:

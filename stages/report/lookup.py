@@ -155,7 +155,7 @@ def _rejects(artifact: Artifact, filters: Any, more: list[str]) -> list[dict[str
 
 
 def _reject(artifacts: Mapping[str, Artifact], row_id: int) -> Reject | None:
-    for stage in ("screen", "tokens", "embed"):
+    for stage in ("screen", "tokens", "embed", "allocate"):
         for reject in _rejects(artifacts[stage], [("row_id", "==", row_id)], []):
             return Reject(stage, reject["reason"], one_line(reject["detail"] or ""))
     return None

@@ -8,6 +8,7 @@ that no other script may run, and that nothing may be fetched.
 import base64
 import functools
 import hashlib
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,6 +49,13 @@ def library() -> str:
     if "</script" in code.lower() or "<!--" in code:
         raise ValueError("the code of vega holds a mark that ends a script element")
     return code
+
+
+def light_colours() -> dict[str, str]:
+    """Read the colours of the light page by their names in the style sheet."""
+    style = (HERE / "style.css").read_text(encoding="utf-8")
+    light = style[: style.index("@media")]
+    return dict(re.findall(r"(--[a-z0-9-]+): (#[0-9a-f]{6});", light))
 
 
 def render(story: Story, *, code: str) -> str:

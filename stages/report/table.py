@@ -187,7 +187,7 @@ def read_source_codes(rows: Artifact) -> tuple[npt.NDArray[np.int32], list[str]]
 def read_reject_reasons(artifacts: Mapping[str, Artifact]) -> dict[int, str]:
     """Read stage and reason of every rejected row that has an id."""
     found: dict[int, str] = {}
-    for stage in ("screen", "tokens", "embed"):
+    for stage in ("screen", "tokens", "embed", "allocate"):
         artifact = artifacts[stage]
         for entry in artifact.manifest["sides"]:
             if entry["name"].startswith("rejects"):

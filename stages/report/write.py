@@ -1,6 +1,7 @@
 """The report's door to the disk: from the artifacts of a run to `report.html`."""
 
 import importlib.util
+import json
 import logging
 import os
 import uuid
@@ -10,8 +11,8 @@ from typing import Any
 
 from stages.contract.artifact import Artifact
 from stages.contract.errors import require
-from stages.report.gather import gather
-from stages.report.page import library, render
+from stages.report.gather import budget_chart, compare_rows, gather
+from stages.report.page import library, light_colours, render
 
 log = logging.getLogger(__name__)
 
@@ -73,3 +74,29 @@ def write_report(
         temporary.unlink(missing_ok=True)
     log.info("report   %s, %.1f MB", path, path.stat().st_size / 1e6)
     return path
+
+
+def write_plot(path: Path, compare: Mapping[str, Any]) -> None:
+    """Draw the error of the best methods against the budget, as a picture that stands alone.
+
+    Parameters
+    ----------
+    path : Path
+        An SVG file.
+    compare : mapping
+        What `compare.json` holds.
+
+    Raises
+    ------
+    ConfigurationError
+        If the package that draws is not installed.
+    """
+    require_library()
+    import vl_convert
+
+    drawn = {**budget_chart(compare_rows(compare)), "width": 640, "height": 360}
+    drawn["config"] = {**drawn["config"], "background": "white"}
+    text = json.dumps(drawn)
+    for name, colour in light_colours().items():
+        text = text.replace(f"var({name})", colour)
+    path.write_text(vl_convert.vegalite_to_svg(text), encoding="utf-8")

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -132,9 +133,9 @@ def read_benchmarks(
     return pa.table(columns, schema=WORDS), facts
 
 
-def load_index(path: Path, ngram: int) -> LeakIndex:
+def load_index(file: Any, ngram: int) -> LeakIndex:
     """Make the index of a table that `read_benchmarks` gave."""
-    rows = pq.read_table(path).to_pylist()
+    rows = pq.read_table(file).to_pylist()
     return LeakIndex([Text(row["benchmark"], row["line"], row["words"]) for row in rows], ngram)
 
 

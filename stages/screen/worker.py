@@ -61,7 +61,7 @@ class MakeScanner:
         """Build the index and give the function that works on a part."""
         index = None
         if self.scan.benchmarks:
-            index = load_index(self.draft.path / BENCHMARK_WORDS, self.scan.ngram)
+            index = load_index(self.draft.file(BENCHMARK_WORDS), self.scan.ngram)
 
         def work(spec: PartSpec) -> Receipt:
             return scan_part(self.scan, index, self.rows, self.draft, spec)

@@ -18,6 +18,7 @@ from stages.contract.artifact import Artifact
 from stages.contract.draft import write_json
 from stages.contract.errors import ConfigurationError
 from stages.contract.fingerprint import file_sha256
+from stages.contract.folder import copy_to_disk
 from stages.contract.parts import Facts
 from stages.contract.schemas import REJECTS as REJECTS_SCHEMA
 from stages.contract.tables import Layout, sync_folder, write_table
@@ -27,7 +28,7 @@ from stages.shards.card import ChangeFacts, Published, build_card, build_manifes
 log = logging.getLogger(__name__)
 
 # What `compare` leaves in a run's folder, before or after the set is there.
-COMPARISON = ("compare.json", "compare.md", "compare.html")
+COMPARISON = ("compare.json", "compare.md", "compare.svg")
 CARD, REPORT, CHANGES = "README.md", "report.html", "changes.parquet"
 
 
@@ -175,7 +176,7 @@ def _copy_shards(shards: Artifact, draft: Path) -> list[WorkerFacts]:
     """Copy and not link: a user who edits a file must not edit the store."""
     workers = []
     for entry, facts in zip(shards.manifest["parts"], shards.facts["workers"], strict=True):
-        shutil.copyfile(shards.path / entry["name"], draft / entry["name"])
+        copy_to_disk(shards.path / entry["name"], draft / entry["name"])
         workers.append(
             WorkerFacts(
                 worker=facts["worker"],

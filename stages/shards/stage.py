@@ -1,12 +1,19 @@
-"""The shards room's door to the disk: the kept rows of each worker, in the order of its steps."""
+"""The shards room's door to the disk: the kept rows of each worker, in the order of its steps.
+
+A worker's rows lie anywhere in the store. They are dealt first: each stretch of row ids is read
+once, and its kept rows are left in a scratch file, worker by worker. Then each shard gathers its
+own ranges of these files. So the store is read once for any number of workers, and memory holds
+one stretch, or one shard.
+"""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from evenshard.shards import SHARD_SCHEMA, shard_name
 from stages.contract.artifact import Artifact
@@ -19,6 +26,7 @@ from stages.contract.tables import Layout
 ROW_COLUMNS = ("row_id", "source", "uid", "messages", "meta")
 SCREEN_COLUMNS = ("row_id", "multiplicity")
 ROWS_PER_SLICE = 1000
+ROWS_PER_STRETCH = 50_000
 TOKEN_COLUMNS = ("row_id", "input_ids", "labels", "num_tokens")
 
 
@@ -34,6 +42,7 @@ def wide(kind: pa.DataType) -> pa.DataType:
 
 
 WIDE_SCHEMA = pa.schema([(field.name, wide(field.type)) for field in SHARD_SCHEMA])
+DEALT_SCHEMA = pa.schema([*WIDE_SCHEMA, ("worker", pa.int32()), ("position", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,11 @@ def run(
         PartSpec(r, 0, sources.rows.num_rows, shard_name(r, settings.num_workers))
         for r in range(settings.num_workers)
     )
-    make = functools.partial(make_worker, sources, draft)
+    stretches = stretches_of(sources.rows)
+    if len(stretches) > 1 and any(draft.finished(spec) is None for spec in parts):
+        deal = functools.partial(make_dealer, sources, draft)
+        yield from work_through(draft, stretches, deal, spread)
+    make = functools.partial(make_worker, sources, stretches, draft)
     receipts = yield from work_through(draft, parts, make, spread)
     facts = {
         "workers": [
@@ -84,42 +97,71 @@ def run(
     return Outcome(parts, facts)
 
 
-def make_worker(sources: Sources, draft: Draft) -> Worker:
-    """Build the function that writes one shard."""
+def stretches_of(rows: Artifact) -> tuple[PartSpec, ...]:
+    """Join parts of the rows to stretches of ROWS_PER_STRETCH rows, or one part that has more."""
+    bounds: list[tuple[int, int]] = []
+    for part in rows.parts:
+        if bounds and part.stop - bounds[-1][0] <= ROWS_PER_STRETCH:
+            bounds[-1] = (bounds[-1][0], part.stop)
+        else:
+            bounds.append((part.start, part.stop))
+    return tuple(
+        PartSpec(i, start, stop, f"dealt-{i:05d}.parquet") for i, (start, stop) in enumerate(bounds)
+    )
+
+
+def make_dealer(sources: Sources, draft: Draft) -> Worker:
+    """Build the function that deals the kept rows of one stretch."""
 
     def work(spec: PartSpec) -> Receipt:
-        table = shard_table(sources, worker=spec.index)
+        table = dealt_table(sources, spec.start, spec.stop)
+        return draft.write_part(spec, table, layout=Layout("none"))
+
+    return work
+
+
+def dealt_table(sources: Sources, start: int, stop: int) -> pa.Table:
+    """Gather the kept rows of a stretch of row ids, worker by worker in order of positions."""
+    chosen = sources.allocate.read(ALLOCATE.names, start=start, stop=stop)
+    wanted = chosen["row_id"].combine_chunks()
+    columns = {name: chosen[name] for name in ALLOCATE.names}
+    for artifact, names in (
+        (sources.rows, ROW_COLUMNS),
+        (sources.screen, SCREEN_COLUMNS),
+        (sources.tokens, TOKEN_COLUMNS),
+    ):
+        table = artifact.read(names, start=start, stop=stop)
+        found = table.filter(pc.is_in(table["row_id"], value_set=wanted))
+        columns.update({name: found[name] for name in names if name != "row_id"})
+    table = pa.table({name: columns[name] for name in DEALT_SCHEMA.names}).cast(DEALT_SCHEMA)
+    order = np.lexsort((chosen["position"].to_numpy(), chosen["worker"].to_numpy()))
+    return table.combine_chunks().take(order)
+
+
+def make_worker(sources: Sources, stretches: Sequence[PartSpec], draft: Draft) -> Worker:
+    """Build the function that writes one shard; a single stretch is not worth scratch files."""
+    if len(stretches) == 1:
+        whole = dealt_table(sources, stretches[0].start, stretches[0].stop)
+
+    def work(spec: PartSpec) -> Receipt:
+        mine = pc.field("worker") == spec.index
+        if len(stretches) == 1:
+            pieces = [whole.filter(mine)]
+        else:
+            files = (draft.file(stretch.name) for stretch in stretches)
+            pieces = [pq.read_table(file, filters=mine, schema=DEALT_SCHEMA) for file in files]
+        table = shard_table(pieces)
         num_tokens = int(pc.sum(table["num_tokens"]).as_py())
         return draft.write_part(spec, table, layout=Layout(), tokens=num_tokens)
 
     return work
 
 
-def shard_table(sources: Sources, *, worker: int) -> pa.Table:
-    """Gather the rows of one worker in order of their positions.
-
-    Text is read part by part and only the worker's rows are kept, so memory holds one part and
-    one shard.
-    """
-    mine = pa.concat_tables(
-        table.filter(pc.field("worker") == worker)
-        for table in sources.allocate.iter_parts(ALLOCATE.names)
-    )
-    wanted = mine["row_id"].combine_chunks()
-    columns = {name: mine[name] for name in ("row_id", "weight", "cluster")}
-    for artifact, names in (
-        (sources.rows, ROW_COLUMNS),
-        (sources.screen, SCREEN_COLUMNS),
-        (sources.tokens, TOKEN_COLUMNS),
-    ):
-        found = pa.concat_tables(
-            table.filter(pc.is_in(table["row_id"], value_set=wanted))
-            for table in artifact.iter_parts(names)
-        )
-        columns.update({name: found[name] for name in names})
-    order = np.argsort(mine["position"].to_numpy())
-    table = pa.table({name: columns[name] for name in SHARD_SCHEMA.names}).cast(WIDE_SCHEMA)
-    table = table.combine_chunks()
+def shard_table(pieces: Sequence[pa.Table]) -> pa.Table:
+    """Put the rows of one worker in order of their positions."""
+    table = pa.concat_tables(pieces)
+    order = np.argsort(table["position"].to_numpy())
+    table = table.select(SHARD_SCHEMA.names).combine_chunks()
     # A shard's columns have 32-bit offsets: cast a slice at a time, never all text at once.
     starts = range(0, order.size, ROWS_PER_SLICE)
     slices = [order[start : start + ROWS_PER_SLICE] for start in starts]

@@ -3,16 +3,20 @@
 What a template refuses may be mended by policies; what it writes is never changed.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stages.contract.errors import ConfigurationError, require
 from stages.contract.shown import one_line
+from stages.tokens.limit import TooSlow, limited
 from stages.tokens.mend import mend
 from stages.tokens.messages import ROLES, Conversation, Message, RowRejected, is_answer, prepare
 from stages.tokens.spans import Draw, Span, answer_spans
 from stages.tokens.special import MOST_PRIVATE, SpecialTokens, num_private
+
+log = logging.getLogger(__name__)
 
 TEMPLATES = ("alpaca", "magicoder", "chatml", "plain")
 
@@ -149,13 +153,14 @@ def render_row(
     source = template.tools_text if has_calls else template.text
 
     def draw_with(turns: Sequence[Message], tools: list[Any] | None, prompt: bool) -> str:
-        text: str = tokenizer.apply_chat_template(
-            list(turns),
-            tools=tools,
-            chat_template=source,
-            tokenize=False,
-            add_generation_prompt=prompt,
-        )
+        with limited():
+            text: str = tokenizer.apply_chat_template(
+                list(turns),
+                tools=tools,
+                chat_template=source,
+                tokenize=False,
+                add_generation_prompt=prompt,
+            )
         for turn in turns:
             if not template.knows(turn["role"]):
                 role = one_line(turn["role"])
@@ -182,6 +187,8 @@ def _draw_or_mend(
     """Render a row, changed by the policies if it must be; give it, its text and what acted."""
     try:
         return row.turns, draw(row.turns, False), ()
+    except TooSlow as error:
+        raise RowRejected("template_error", f"the template: {error}") from error
     except Exception as error:  # a template is a program, and may raise anything
         refusal = error
 
@@ -202,15 +209,52 @@ def _draw_or_mend(
 
 
 def _check_syntax(template: Template, tokenizer: Any) -> None:
-    from jinja2 import TemplateError, TemplateSyntaxError
+    """Refuse a template that is none, or that cannot be trusted with a row.
+
+    What it thinks of a row is said per row.
+    """
+    from jinja2 import TemplateSyntaxError
 
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    try:
-        tokenizer.apply_chat_template(turns, chat_template=template.text, tokenize=False)
-    except TemplateSyntaxError as error:
-        raise ConfigurationError(
-            f"tokens.template={template.name} is not a Jinja template, line {error.lineno}: "
-            f"{error.message}; correct the file, or set tokens.template=chatml"
-        ) from error
-    except TemplateError:
-        pass  # what a template thinks of a row is said per row
+    remedy = "correct the file, or set tokens.template=chatml"
+    for text in {template.text, template.tools_text}:
+        try:
+            power = _line_of_power(text)
+            require(
+                power == 0,
+                f"tokens.template={template.name} raises to a power in line {power}, which no "
+                f"template needs, and which could go on for ever; {remedy}",
+            )
+            with limited():
+                tokenizer.apply_chat_template(turns, chat_template=text, tokenize=False)
+        except TemplateSyntaxError as error:
+            raise ConfigurationError(
+                f"tokens.template={template.name} is not a Jinja template, line {error.lineno}: "
+                f"{error.message}; {remedy}"
+            ) from error
+        except TooSlow as error:
+            raise ConfigurationError(
+                f"tokens.template={template.name} does not end for a question and an answer of "
+                f"one letter: {error}; {remedy}"
+            ) from error
+        except ConfigurationError:
+            raise
+        except Exception:
+            log.debug("the template refuses the first try", exc_info=True)
+
+
+def _line_of_power(text: str) -> int:
+    """Find the first `a ** b` of a template: its line, or 0.
+
+    It is one operation of Python, which nothing can stop while it runs, and which Jinja may
+    run when it compiles. The `**` of `dict(**other)` stands behind a bracket or a comma.
+    """
+    from jinja2 import Environment
+
+    before = ""
+    for line, kind, value in Environment().lex(text):
+        if kind == "operator" and value == "**" and before not in ("(", ","):
+            return line
+        if kind != "whitespace":
+            before = value
+    return 0

@@ -29,6 +29,7 @@ every_selector = pytest.mark.parametrize("name", sorted(selector_classes()))
 OPTIONS: list[tuple[str, dict[str, object]]] = [
     *[("cluster_balanced", {"keep": rule}) for rule in RULES],
     ("stratified", {"quota": "neyman"}),
+    ("learnable", {"inner": "uniform", "share": 0.3}),
     ("stratified", {"quota": "neyman", "spread": "loss"}),
     ("kcenter", {"within": "all", "outliers": 0.2}),
     ("importance", {"uniform_share": 0.5}),

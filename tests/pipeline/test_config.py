@@ -9,6 +9,7 @@ import yaml
 from pipeline.config import Config, check_paths, compose, settings_of
 from pipeline.reshard import merge
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
+from stages.allocate.selectors.matched import Matched
 from stages.allocate.selectors.uniform import Uniform
 from stages.contract.errors import ConfigurationError
 from tests.conftest import ROOT
@@ -117,6 +118,9 @@ def test_defaults_in_conf_are_those_of_the_code() -> None:
     coded = dataclasses.asdict(Config())
     coded["rows"]["path"] = "data/sample/sample.jsonl"
     coded["cluster"]["restore_count"] = "yes"
+    # What measurement found best; the plain code starts from the paper's selector.
+    coded["allocate"]["selector"] = dataclasses.asdict(Matched())
+    coded["embed"]["also"] = ["head_sketch"]
     coded["compute"]["workers"] = composed["compute"]["workers"]
     assert composed == coded
 

@@ -68,6 +68,18 @@ def test_a_terminal_gets_one_moving_line_that_is_cleared(monkeypatch: pytest.Mon
     assert written.count("\r\033[K") == 3 and written.endswith("\r\033[K")
 
 
+def test_a_quiet_log_keeps_the_terminal_still(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    terminal = Terminal()
+    with caplog.at_level(logging.ERROR):
+        line = Progress("embed", terminal)
+        advance(monkeypatch, 60.0)
+        line.add(Receipt(0, rows=1))
+        line.finish()
+    assert terminal.getvalue() == "" and caplog.messages == []
+
+
 def test_a_log_line_clears_the_moving_line_on_a_terminal_only() -> None:
     for stream, written in ((Terminal(), "\r\033[Ksaid\n"), (io.StringIO(), "said\n")):
         handler = LineHandler(stream)

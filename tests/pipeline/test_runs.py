@@ -33,7 +33,7 @@ def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_says_where_the_shards_are_and_what_was_asked_and_got(first: Run) -> None:
     assert first.stages("running") == list(STAGES)
     assert f"The shards are in {first.out}" in first.printed
-    assert "asked     allocate.ratio=1.0" in first.printed
+    assert "asked     allocate.ratio=0.5" in first.printed
     assert "got       " in first.printed
     assert "make reshard" in first.printed and "make verify" in first.printed
 
@@ -43,7 +43,7 @@ def test_the_published_folder_keeps_every_promise(first: Run) -> None:
     manifest = json.loads((first.out / "manifest.json").read_text())
     assert manifest["world_size"] == 4
     assert set(manifest["keys"]) == set(STAGES)
-    assert manifest["settings"]["allocate"]["selector"]["class"] == "ClusterBalanced"
+    assert manifest["settings"]["allocate"]["selector"]["class"] == "Matched"
 
 
 def test_every_row_is_in_the_shards_or_accounted_for(first: Run) -> None:
@@ -97,7 +97,7 @@ def test_another_keep_rule_reuses_everything_up_to_the_clusters(
     assert other.stages("reused") == list(STAGES[:5])
     assert other.stages("running") == ["allocate", "shards"]
     assert "loading the model" not in other.log
-    assert "changed since" in other.log and "selector.keep" in other.log
+    assert "changed since" in other.log and "selector.class" in other.log
 
 
 def test_reshard_reruns_only_what_depends_on_the_workers(
@@ -189,7 +189,7 @@ def test_a_damaged_part_of_a_killed_run_is_made_again(
         (["cluster.num_clusters=200"], ["cluster.num_clusters=200", "96 rows"]),
         (["allocate.budget=500"], ["allocate.budget=500", "the largest budget that works is 96"]),
         (["allocate.budget=2"], ["allocate.budget=2", "the smallest budget that works is 4rows"]),
-        (["allocate.micro_batch=64"], ["allocate.ratio=1.0", "256 rows of one step"]),
+        (["allocate.micro_batch=64"], ["allocate.ratio=0.5", "256 rows of one step"]),
     ],
     ids=lambda value: value[0],
 )

@@ -74,6 +74,7 @@ def finished_run(folder: Path, model: Path) -> Evil:
     """Curate the set in this process with a tiny model."""
     path = write_set(folder)
     overrides = [
+        "allocate.selector=cluster_balanced",
         f'rows.path="{path}"',
         "name=evil",
         f"store={folder / 'store'}",

@@ -57,6 +57,10 @@ class DeitaRepr:
             f"allocate.selector.threshold={self.threshold} must lie in (0, 1]; 0.9 is the paper's",
         )
 
+    def needs(self) -> tuple[str, ...]:
+        """Name what is read, for the check before any pass."""
+        return (self.feature, *(() if self.signal == "random" else (self.signal,)))
+
     def select(
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:

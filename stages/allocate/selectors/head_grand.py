@@ -48,6 +48,10 @@ class HeadGrand:
         require_share("allocate.selector.drop_hardest", self.drop_hardest, zero_allowed=True)
         require_one_of("allocate.selector.within", self.within, WITHIN)
 
+    def needs(self) -> tuple[str, ...]:
+        """Name what is read, for the check before any pass."""
+        return ("head_grad_norm",) if self.by == "bound" else ("head_sketch",)
+
     def select(
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:

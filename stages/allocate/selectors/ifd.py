@@ -37,6 +37,10 @@ class Ifd:
         """Check each field by itself."""
         require_one_of("allocate.selector.ratio", self.ratio, ("loss", "ppl"))
 
+    def needs(self) -> tuple[str, ...]:
+        """Name what is read, for the check before any pass."""
+        return ("loss", "answer_alone_loss")
+
     def select(
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:

@@ -38,6 +38,10 @@ class LessLite:
         """Check each field by itself."""
         require_one_of("allocate.selector.over", self.over, ("nearest", "mean"))
 
+    def needs(self) -> tuple[str, ...]:
+        """Name what is read, for the check before any pass."""
+        return (self.feature, f"targets.{self.feature}")
+
     def select(
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:

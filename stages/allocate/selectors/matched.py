@@ -4,8 +4,9 @@ Ours. Why it works, and when it does not, is in docs/methods.md.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +23,10 @@ from stages.contract.errors import require, require_at_least, require_share
 log = logging.getLogger(__name__)
 
 Array = npt.NDArray[np.float64]
+Read = Callable[[IntArray], npt.NDArray[np.float32]]
+
+# Rows of a cluster that are mixed with each other, and whose features are in memory at once.
+ROWS_PER_STRETCH = 32_768
 
 
 @dataclass(kw_only=True)
@@ -31,7 +36,9 @@ class Matched:
     Quotas follow the chances, so a cluster of large or diverse gradients gives more rows, and
     the weights undo that: each cluster carries its share of the original rows exactly. Clusters
     of more than `group_rows` rows are cut into random groups; the error that a group leaves is
-    handed to the next one. Time is linear in the rows, memory is that of one group.
+    handed to the next one. Rows are mixed inside stretches of 32,768 rows of a cluster, so time is
+    linear in the rows (the features are read once, and once more for each cluster), and memory
+    is that of the features of one stretch.
 
     Attributes
     ----------
@@ -81,8 +88,9 @@ class Matched:
         draws = candidates.draw(rng)
         kept, carried, even = [], [], []
         left: Array | float = 0.0
-        for pieces in self._groups(candidates, chances, draws, budget):
-            rows, shares, left = self._match(candidates, pieces, share, chances, left, budget)
+        groups = self._groups(candidates, chances, draws, budget)
+        for pieces, read in with_features(groups, candidates, self.feature):
+            rows, shares, left = self._match(read, pieces, share, chances, left, budget)
             kept.append(rows)
             carried.append(shares)
             even += [np.full(p.quota, share[p.rows].sum() / p.quota) for p in pieces]
@@ -128,7 +136,7 @@ class Matched:
     def _pieces(self, own: IntArray, quota: int, chances: Array, draws: Array) -> Iterator["Piece"]:
         """Cut one cluster at random; of a piece that is still too large, choose from a part."""
         count = min(quota, -(-own.size // self.group_rows))
-        mixed = own[np.argsort(draws[own], kind="stable")]
+        mixed = own[np.lexsort((draws[own], np.arange(own.size) // ROWS_PER_STRETCH))]
         parts = np.array_split(mixed, count)
         sizes = np.array([part.size for part in parts])
         amounts = np.array([chances[part].sum() for part in parts])
@@ -141,7 +149,7 @@ class Matched:
 
     def _match(
         self,
-        candidates: Candidates,
+        read: Read,
         pieces: list["Piece"],
         share: Array,
         chances: Array,
@@ -151,12 +159,15 @@ class Matched:
         """Match one group; give its kept rows, their shares, and the error that is left."""
         choice = np.concatenate([piece.choice for piece in pieces])
         cluster = np.repeat(np.arange(len(pieces)), [piece.choice.size for piece in pieces])
-        targets = np.stack([weighted_sum(candidates, self.feature, p.rows, share) for p in pieces])
-        features = read_any_order(candidates, self.feature, choice)
+        targets = np.stack([weighted_sum(read, p.rows, share) for p in pieces])
+        features = read_any_order(read, choice)
         products = features @ features.T
         pull = features @ (targets.sum(axis=0) - left)
         if self.within > 0:
-            products *= 1.0 + self.within * (cluster[:, None] == cluster)
+            ends = np.cumsum([piece.choice.size for piece in pieces])
+            for piece, end in zip(pieces, ends.tolist(), strict=True):
+                own = slice(end - piece.choice.size, end)
+                products[own, own] *= 1.0 + self.within
             pull += self.within * np.einsum("ij,ij->i", features, targets[cluster])
         group = Group(
             products=products,
@@ -213,20 +224,54 @@ def feature_norms(candidates: Candidates, feature: str) -> Array:
     return norms
 
 
-def weighted_sum(candidates: Candidates, feature: str, rows: IntArray, share: Array) -> Array:
+def with_features(
+    groups: Iterator[list[Piece]], candidates: Candidates, feature: str
+) -> Iterator[tuple[list[Piece], Read]]:
+    """Give each group a way to read its features, which are read for many groups at once.
+
+    The rows of a group lie anywhere in their stretch: read group by group, the whole table would
+    be read for each of them.
+    """
+    held: list[list[Piece]] = []
+    size = 0
+    for pieces in groups:
+        num_rows = sum(piece.rows.size for piece in pieces)
+        if held and size + num_rows > ROWS_PER_STRETCH:
+            yield from _with_held(held, candidates, feature)
+            held, size = [], 0
+        held.append(pieces)
+        size += num_rows
+    yield from _with_held(held, candidates, feature)
+
+
+def _with_held(
+    groups: list[list[Piece]], candidates: Candidates, feature: str
+) -> Iterator[tuple[list[Piece], Read]]:
+    rows = np.sort(np.concatenate([piece.rows for pieces in groups for piece in pieces]))
+    if rows.size > ROWS_PER_STRETCH:  # one piece, too large to be held
+        yield from ((pieces, partial(read_rows, candidates, feature)) for pieces in groups)
+        return
+    features = read_rows(candidates, feature, rows)
+
+    def read(positions: IntArray) -> npt.NDArray[np.float32]:
+        return features[np.searchsorted(rows, positions)]
+
+    yield from ((pieces, read) for pieces in groups)
+
+
+def weighted_sum(read: Read, rows: IntArray, share: Array) -> Array:
     """Sum share times feature over some rows, block by block."""
     total: Array | float = 0.0
     for block in blocks_of(np.sort(rows)):
-        total = total + share[block] @ read_rows(candidates, feature, block).astype(np.float64)
+        total = total + share[block] @ read(block).astype(np.float64)
     assert isinstance(total, np.ndarray)
     return total
 
 
-def read_any_order(candidates: Candidates, feature: str, rows: IntArray) -> Array:
+def read_any_order(read: Read, rows: IntArray) -> Array:
     """Read a feature of rows that stand in any order."""
     order = np.argsort(rows, kind="stable")
-    found = np.empty((rows.size, 0))
-    values = read_rows(candidates, feature, rows[order]).astype(np.float64)
-    found = np.empty_like(values)
+    values = read(rows[order])
+    found = np.empty(values.shape)
     found[order] = values
     return found

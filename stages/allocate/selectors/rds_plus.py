@@ -36,6 +36,10 @@ class RdsPlus:
 
     feature: str = "position_mean"
 
+    def needs(self) -> tuple[str, ...]:
+        """Name what is read, for the check before any pass."""
+        return (self.feature, f"targets.{self.feature}")
+
     def select(
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:

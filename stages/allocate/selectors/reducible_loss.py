@@ -21,6 +21,10 @@ class ReducibleLoss:
 
     ratio_of: ClassVar[str] = "candidates"
 
+    def needs(self) -> tuple[str, ...]:
+        """Name what is read, for the check before any pass."""
+        return ("loss", "reference.loss")
+
     def select(
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:

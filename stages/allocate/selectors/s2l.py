@@ -44,6 +44,10 @@ class S2l:
         require_at_least("allocate.selector.num_trajectories", self.num_trajectories, 1)
         require_one_of("allocate.selector.sources", self.sources, ("even", "proportional"))
 
+    def needs(self) -> tuple[str, ...]:
+        """Name what is read, for the check before any pass."""
+        return ("trajectory",)
+
     def select(
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:

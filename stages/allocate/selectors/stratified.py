@@ -46,6 +46,10 @@ class Stratified:
         """Check each field by itself."""
         require_one_of("allocate.selector.quota", self.quota, ("proportional", "neyman"))
 
+    def needs(self) -> tuple[str, ...]:
+        """Name what is read, for the check before any pass."""
+        return (self.spread,) if self.quota == "neyman" else ()
+
     def select(
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from stages.allocate.candidates import Budget, Candidates, IntArray
 from stages.allocate.groups import WITHIN, keep_largest
-from stages.allocate.selectors.uncertainty import read_uncertainty
+from stages.allocate.selectors.uncertainty import read_uncertainty, signal_of
 from stages.contract.errors import require_one_of
 
 
@@ -36,6 +36,10 @@ class Svp:
         measures = ("entropy", "least_confidence", "loss", "el2n")
         require_one_of("allocate.selector.measure", self.measure, measures)
         require_one_of("allocate.selector.within", self.within, WITHIN)
+
+    def needs(self) -> tuple[str, ...]:
+        """Name what is read, for the check before any pass."""
+        return (signal_of(f"reference.{self.measure}"),)
 
     def select(
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator

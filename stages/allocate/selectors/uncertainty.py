@@ -39,6 +39,10 @@ class Uncertainty:
         require_one_of("allocate.selector.keep", self.keep, ("largest", "smallest"))
         require_one_of("allocate.selector.within", self.within, WITHIN)
 
+    def needs(self) -> tuple[str, ...]:
+        """Name what is read, for the check before any pass."""
+        return (signal_of(self.signal),)
+
     def select(
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:
@@ -51,6 +55,10 @@ class Uncertainty:
 
 def read_uncertainty(candidates: Candidates, name: str) -> FloatArray:
     """Read a signal, or 1 - max_p for `least_confidence`, of the model or of `reference`."""
-    if name.endswith("least_confidence"):
-        return 1.0 - read_score(candidates, name.replace("least_confidence", "max_p"))
-    return read_score(candidates, name)
+    scores = read_score(candidates, signal_of(name))
+    return 1.0 - scores if name.endswith("least_confidence") else scores
+
+
+def signal_of(name: str) -> str:
+    """Name the signal that an uncertainty is taken from."""
+    return name.replace("least_confidence", "max_p")

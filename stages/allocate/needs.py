@@ -1,0 +1,122 @@
+"""What a selector reads, against what the passes make: a mistake costs a second, not a pass."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stages.contract.errors import require
+from stages.contract.schemas import ALONE_LOSS, SIGNALS
+from stages.embed.stage import FEATURES
+
+EMBEDDING = "embedding"  # what was clustered, as it was clustered: always there
+TRAJECTORY = "trajectory"
+REFERENCE, TARGETS = "reference.", "targets."
+OF_TOKENS = ("num_tokens", "num_targets")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the passes of a configuration make.
+
+    Attributes
+    ----------
+    features : tuple of str
+        Features of the main pass, without the judge, which no selector may see.
+    answer_alone : bool
+        Whether the pass takes the loss of the answer without its prompt.
+    reference : tuple of str
+        Signals of a second model; empty where there is none.
+    targets : bool
+        Whether there are rows that the user wants to do well on.
+    trajectory : bool
+        Whether there is a warm-up with its losses.
+    """
+
+    features: tuple[str, ...]
+    answer_alone: bool = False
+    reference: tuple[str, ...] = ()
+    targets: bool = False
+    trajectory: bool = False
+
+
+def needs_of(selector: Any) -> tuple[str, ...]:
+    """List what a selector reads: features and signals by name, targets as `targets.<feature>`.
+
+    A selector says it by a method `needs`; for one without, it is its options `feature` and
+    `signal`, those of them that it has.
+    """
+    if hasattr(selector, "needs"):
+        named: tuple[str, ...] = selector.needs()
+        return named
+    return tuple(getattr(selector, key) for key in ("feature", "signal") if hasattr(selector, key))
+
+
+def check_needs(selector: Any, offer: Offer) -> None:
+    """Check that the passes make all that a selector reads, before any of them runs.
+
+    Raises
+    ------
+    ConfigurationError
+        Naming each thing that is missing and the key that makes it.
+    """
+    missing = [name for name in dict.fromkeys(needs_of(selector)) if not is_made(name, offer)]
+    name = type(selector).__module__.rpartition(".")[2]
+    for unknown in (each for each in missing if not is_known(each)):
+        options = (EMBEDDING, *FEATURES, *SIGNALS, *OF_TOKENS, ALONE_LOSS)
+        near = difflib.get_close_matches(unknown, options, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        require(
+            False,
+            f"allocate.selector={name} reads {unknown}, which is not what a selector can read; "
+            f"{hint}Features are {', '.join(FEATURES)}, signals {', '.join(SIGNALS)}",
+        )
+    also = [each.removeprefix(TARGETS) for each in missing]
+    remedies = [remedy(each, offer, also) for each in missing]
+    require(
+        not missing,
+        f"allocate.selector={name} reads {' and '.join(missing)}, which no pass makes; "
+        f"set {' and '.join(dict.fromkeys(each for parts in remedies for each in parts))}",
+    )
+
+
+def is_known(name: str) -> bool:
+    """Say whether some pass could make it."""
+    if name.startswith(TARGETS):
+        return name.removeprefix(TARGETS) in FEATURES
+    if name.startswith(REFERENCE):
+        return name.removeprefix(REFERENCE) in SIGNALS
+    return name in (EMBEDDING, TRAJECTORY, *FEATURES, *SIGNALS, *OF_TOKENS, ALONE_LOSS)
+
+
+def is_made(name: str, offer: Offer) -> bool:
+    """Say whether the passes of an offer make it."""
+    if name.startswith(TARGETS):
+        return offer.targets and name.removeprefix(TARGETS) in offer.features
+    if name.startswith(REFERENCE):
+        return name.removeprefix(REFERENCE) in offer.reference
+    return (
+        name in (EMBEDDING, *SIGNALS, *OF_TOKENS)
+        or name in offer.features
+        or (name == ALONE_LOSS and offer.answer_alone)
+        or (name == TRAJECTORY and offer.trajectory)
+    )
+
+
+def remedy(name: str, offer: Offer, wanted: Sequence[str]) -> list[str]:
+    """Name the keys that make what is missing; `wanted` is all that is."""
+    if name == ALONE_LOSS:
+        return ["embed.answer_alone=true"]
+    if name == TRAJECTORY:
+        return ["trajectory.steps=60"]
+    if name.startswith(REFERENCE):
+        another = " (the warm-up gives only reference.loss)" if offer.reference else ""
+        return [f"reference.path=<a second model>{another}"]
+    keys = []
+    feature = name.removeprefix(TARGETS)
+    if feature not in offer.features:
+        more = [each for each in FEATURES if each in wanted and each not in offer.features]
+        keys.append(f"embed.also=[{','.join([*offer.features[1:], *more])}]")
+    if name.startswith(TARGETS) and not offer.targets:
+        keys.append("targets.path=<rows to do well on>")
+    return keys
