@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 from stages.contract.errors import ConfigurationError, require
 
 CHUNK = 8 << 20
+MOST_HELD = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,23 @@ def hash_cache_of(store: str, models: str) -> Path:
 def source(path: StorePath) -> Any:
     """Give what pyarrow reads a file from: its path, or an open file that fetches ranges."""
     return path.open() if isinstance(path, RemotePath) else path
+
+
+def source_of_finished(path: StorePath, num_bytes: int) -> Any:
+    """Give the same for a file that never changes again: a small one is fetched once and held.
+
+    Selectors and figures read the same embeddings many times; over a network each time costs
+    a round trip per column and row group. At most 16 files of 64 MiB are held.
+    """
+    if isinstance(path, RemotePath) and num_bytes <= MOST_HELD:
+        return pa.BufferReader(_whole(path))
+    return source(path)
+
+
+@functools.lru_cache(maxsize=16)
+def _whole(path: RemotePath) -> pa.Buffer:
+    with path.open() as stream:
+        return stream.read_buffer()
 
 
 def copy_to_disk(path: StorePath, target: Path) -> None:

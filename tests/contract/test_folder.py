@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stages.contract import folder
 from stages.contract.artifact import MANIFEST, Artifact
 from stages.contract.errors import ConfigurationError, DataError, DraftGone
 from stages.contract.folder import RemotePath, copy_to_disk, hash_cache_of, sha256_of, store_path
@@ -22,8 +23,8 @@ def store() -> RemotePath:
     return made
 
 
-def held(folder: RemotePath) -> dict[str, bytes]:
-    return {path.name: path.open().read() for path in folder.iterdir()}
+def held(place: RemotePath) -> dict[str, bytes]:
+    return {path.name: path.open().read() for path in place.iterdir()}
 
 
 def test_a_store_on_a_url_holds_the_same_bytes_as_one_on_a_disk(
@@ -61,6 +62,26 @@ def test_without_a_manifest_nothing_is_finished_and_with_one_the_draft_is_gone(
         write(draft, PARTS[0])
     with pytest.raises(DraftGone):
         commit(draft)
+
+
+def test_a_small_file_of_a_finished_result_is_fetched_once(
+    store: RemotePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = commit(full(store))  # type: ignore[arg-type]
+    fetched: list[str] = []
+    whole = RemotePath.open
+
+    def counted(self: RemotePath) -> object:
+        fetched.append(self.name)
+        return whole(self)
+
+    monkeypatch.setattr(RemotePath, "open", counted)
+    for _ in range(3):
+        assert artifact.array("row_id").tolist() == list(range(10))
+    assert fetched == [spec.name for spec in PARTS]
+    monkeypatch.setattr(folder, "MOST_HELD", 0)
+    artifact.array("row_id")
+    assert len(fetched) == 2 * len(PARTS)
 
 
 def test_a_torn_part_or_manifest_of_a_finished_result_is_refused(store: RemotePath) -> None:
