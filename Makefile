@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup curate compare dry-run reshard verify report serve explain fuzz test test-all check format bench bench-trainers bench-training bench-compare clean
+.PHONY: help setup curate compare dry-run reshard verify report serve explain submit submit-status submit-stop fuzz test test-all check format bench bench-trainers bench-training bench-compare clean
 
 PYTHON ?= python3
 # The tested version, installed first, so that nothing else is downloaded by surprise.
@@ -37,6 +37,8 @@ help: ## list the commands and the variables
 	@echo '  RATIO=allocate.ratio              share of the smallest cluster [1.0]'
 	@echo '  BUDGET=allocate.budget            instead: 2000rows, 50%, 300000tokens'
 	@echo '  BUDGETS="0.5 0.33"                of `make compare`            [0.67 0.5 0.33 0.1]'
+	@echo '  ADDRESS=http://head:8265          of `make submit`: the dashboard of a Ray cluster'
+	@echo '  ID=raysubmit_...                  of `make submit-stop`: which job'
 	@echo '  ROW=17                            of `make explain`: an id, a uid, or file:line'
 	@echo '  ARGS="key=value ..."              any other key; `make curate ARGS=--help` lists them'
 
@@ -86,6 +88,18 @@ serve: $(VENV)/.curate ## the report and a searchable table of all rows of the r
 explain: $(VENV)/.curate ## the life of the row ROW of the run NAME: an id, a uid, or file:line
 	$(BIN)/python -m pipeline explain $(if $(MEANS_A_RUN),,name=sample) $(OVERRIDES) \
 		'row=$(subst ','\'',$(ROW))'
+
+# ADDRESS and ID are words of `submit` itself; everything else is told to the run.
+on = $(call key,ADDRESS,address) $(call key,ID,id)
+
+submit: $(VENV)/.curate ## curate DATASET on the Ray cluster at ADDRESS, and follow its log
+	$(BIN)/python -m pipeline submit $(on) $(OVERRIDES)
+
+submit-status: $(VENV)/.curate ## the jobs of the cluster at ADDRESS, or the one of ID with its log
+	$(BIN)/python -m pipeline submit-status $(on)
+
+submit-stop: $(VENV)/.curate ## end the job ID on the cluster at ADDRESS; its finished parts are kept
+	$(BIN)/python -m pipeline submit-stop $(on)
 
 test: $(VENV)/.dev ## the tests that need no network and no GPU
 	$(BIN)/python -m pytest -m 'not slow and not trainers and not browser and not docs and not cluster'

@@ -23,6 +23,7 @@ log = logging.getLogger("pipeline")
 COMMANDS = (
     *("curate", "compare", "dry-run", "reshard", "verify"),
     *("report", "serve", "explain"),
+    *("submit", "submit-status", "submit-stop"),
 )
 
 QUIET = "--quiet"
@@ -37,6 +38,8 @@ USAGE = """python -m pipeline [COMMAND] [--quiet] [key=value ...]
   report    write the report of the run `name=...` again, from its artifacts
   serve     the report and a table of all rows of the run `name=...`, on 127.0.0.1 (port=8765)
   explain   the life of the row `row=...` of the run `name=...`: an id, a uid, or file:line
+  submit    curate on the Ray cluster of address=http://head:8265, and follow its log
+            (python=... follow=false pip=true); submit-status and submit-stop (id=...)
   --quiet   the closing table and errors, nothing else
   --cfg     print the composed configuration and stop
   --help    print this
@@ -96,6 +99,8 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
     if "--help" in flags:
         print(USAGE + OmegaConf.to_yaml(compose_raw([])))
         return 0
+    if command.startswith("submit"):
+        return _on_cluster(command, overrides)
     if command == "reshard":
         overrides = earlier_overrides(overrides)
     if "--cfg" in flags:
@@ -148,6 +153,14 @@ def _curate(config: "Config", overrides: list[str]) -> int:
         print(f"  {page}  # what came in, what was kept, and how good it is")
     track(config.tracking, report)
     return 0
+
+
+def _on_cluster(command: str, words: list[str]) -> int:
+    """Send a run to a cluster, or look after those that are there."""
+    from pipeline.submit import submit, submit_status, submit_stop
+
+    verbs = {"submit": submit, "submit-status": submit_status, "submit-stop": submit_stop}
+    return verbs[command](words)
 
 
 def _look(command: str, overrides: list[str]) -> int:

@@ -20,6 +20,7 @@ from stages.allocate.reading import judge_of, read_candidates
 from stages.cluster.stage import CLUSTER_STAGE, ClusterConfig
 from stages.contract.artifact import Artifact
 from stages.contract.draft import write_json
+from stages.contract.folder import store_path
 from stages.report.write import require_library, write_plot
 from stages.shards.publish import COMPARISON
 
@@ -45,7 +46,7 @@ def run_compare(config: Config) -> str:
     }
     pools = {False: make_pool(artifacts)}
     paper = run_stage(
-        CLUSTER_STAGE, paper_clusters(config), artifacts, Path(config.store), config
+        CLUSTER_STAGE, paper_clusters(config), artifacts, store_path(config.store), config
     ).artifact
     pools[True] = make_pool({**artifacts, "cluster": paper})
     with threadpool_limits(1):

@@ -16,6 +16,7 @@ from stages.allocate.needs import needs_of
 from stages.allocate.reading import REFERENCE, TARGETS, TRAJECTORY
 from stages.contract.artifact import Artifact
 from stages.contract.errors import ConfigurationError, DataError
+from stages.contract.folder import hash_cache_of
 from stages.contract.stage import Stage
 from stages.embed.checkpoint import check_max_length, resolve_model, weights_sha256
 from stages.embed.stage import EMBED, EmbedConfig, EmbedSettings, ModelConfig
@@ -78,7 +79,7 @@ def pass_settings(
         weights=weights,
         device="cuda" if gpus > 0 else "cpu",
         num_devices=max(1, int(gpus)),
-        hash_cache=Path(config.store) / "hashes",
+        hash_cache=hash_cache_of(config.store, config.models),
     )
 
 

@@ -24,6 +24,7 @@ from stages.contract.artifact import MANIFEST, Artifact
 from stages.contract.draft import Draft
 from stages.contract.errors import DraftGone
 from stages.contract.fingerprint import artifact_key
+from stages.contract.folder import StorePath, hash_cache_of, store_path
 from stages.contract.parts import Facts, Outcome, PartSpec, Receipt
 from stages.contract.stage import Stage
 from stages.embed.checkpoint import check_max_length, resolve_model
@@ -99,7 +100,7 @@ def run_stages(config: Config, *, last: str = "shards") -> dict[str, StepReport]
     What can be known from the configuration was checked before; what needs the rows is checked
     right after `rows`, and again after `screen` and `tokens`, before a model is loaded.
     """
-    store = Path(config.store)
+    store = store_path(config.store)
     reports: dict[str, StepReport] = {}
     names = passes_read(config) if last in ("allocate", "shards") else passes_there(config)
 
@@ -129,7 +130,7 @@ def run_stages(config: Config, *, last: str = "shards") -> dict[str, StepReport]
 
 def stage_settings(name: str, config: Config) -> Any:
     """Gather what one stage is told; only here is it known which sections it reads."""
-    hash_cache = Path(config.store) / "hashes"
+    hash_cache = hash_cache_of(config.store, config.models)
     if name == "rows":
         return RowsSettings(rows=config.rows, hash_cache=hash_cache)
     if name == "screen":
@@ -151,7 +152,7 @@ def run_stage(
     stage: Stage,
     settings: Any,
     artifacts: Mapping[str, Artifact],
-    store: Path,
+    store: StorePath,
     config: Config,
     *,
     told_as: str = "",
@@ -238,7 +239,7 @@ def check_budget(config: Config, artifact: Artifact) -> None:
     )
 
 
-def _why(folder: Path, params: Facts, keys: Mapping[str, str]) -> str:
+def _why(folder: StorePath, params: Facts, keys: Mapping[str, str]) -> str:
     """Say which setting differs from the newest result of the stage, if there is one."""
     manifests = [path / MANIFEST for path in folder.glob("*") if (path / MANIFEST).exists()]
     if not manifests:

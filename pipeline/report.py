@@ -11,6 +11,7 @@ from evenshard.shards import Manifest, ShardError, read_manifest
 from pipeline.config import compose_raw
 from stages.contract.artifact import MANIFEST, Artifact
 from stages.contract.errors import ConfigurationError, DataError
+from stages.contract.folder import StorePath, store_path
 from stages.report.write import write_report
 
 log = logging.getLogger(__name__)
@@ -48,10 +49,10 @@ def open_run(overrides: Sequence[str]) -> Finished:
     """
     config = compose_raw(overrides)
     given = any(override.startswith("store=") for override in overrides)
-    return open_folder(Path(config.out), Path(config.store) if given else None)
+    return open_folder(Path(config.out), store_path(config.store) if given else None)
 
 
-def open_folder(out: Path, store: Path | None = None) -> Finished:
+def open_folder(out: Path, store: StorePath | None = None) -> Finished:
     """Open a published folder and its artifacts.
 
     Parameters
@@ -70,7 +71,7 @@ def open_folder(out: Path, store: Path | None = None) -> Finished:
         manifest = read_manifest(out)
     except ShardError as error:
         raise ConfigurationError(f"out={out} holds no finished run; {error}") from error
-    store = store or Path(manifest["settings"]["store"])
+    store = store or store_path(manifest["settings"]["store"])
     artifacts = {}
     for stage, key in manifest["keys"].items():
         folder = store / stage / key

@@ -149,7 +149,7 @@ def _rejects(artifact: Artifact, filters: Any, more: list[str]) -> list[dict[str
     columns = ["reason", "detail", *more]
     found: list[dict[str, Any]] = []
     for name in sorted(names):
-        table = pq.read_table(artifact.path / name, columns=columns, filters=filters)
+        table = pq.read_table(artifact.file(name), columns=columns, filters=filters)
         found += table.to_pylist()
     return found
 

@@ -126,7 +126,7 @@ def iter_groups(rows: Artifact, row_ids: IntArray, columns: Iterable[str]) -> It
         first, last = np.searchsorted(row_ids, [part.start, part.stop])
         if first == last:
             continue
-        with pq.ParquetFile(rows.path / part.name) as file:
+        with pq.ParquetFile(rows.file(part.name)) as file:
             start = part.start
             for group in range(file.num_row_groups):
                 stop = start + file.metadata.row_group(group).num_rows

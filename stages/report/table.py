@@ -191,7 +191,7 @@ def read_reject_reasons(artifacts: Mapping[str, Artifact]) -> dict[int, str]:
         artifact = artifacts[stage]
         for entry in artifact.manifest["sides"]:
             if entry["name"].startswith("rejects"):
-                table = pq.read_table(artifact.path / entry["name"], columns=["row_id", "reason"])
+                table = pq.read_table(artifact.file(entry["name"]), columns=["row_id", "reason"])
                 reasons = table["reason"].to_pylist()
                 for row_id, reason in zip(table["row_id"].to_pylist(), reasons, strict=True):
                     found[row_id] = f"{stage}: {reason}"

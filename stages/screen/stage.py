@@ -179,7 +179,7 @@ def _read_scans(
     draft: Draft, scans: list[PartSpec], rows: Artifact, leaks: pa.Table, *, near: bool
 ) -> Found:
     columns = ["high", "low", *(("shingles", "bands") if near else ())]
-    table = pa.concat_tables(pq.read_table(draft.path / s.name, columns=columns) for s in scans)
+    table = pa.concat_tables(pq.read_table(draft.file(s.name), columns=columns) for s in scans)
     bands, sets = None, []
     if near:
         width = table["bands"].type.list_size
@@ -198,7 +198,7 @@ def _read_scans(
 
 
 def _read_leaks(draft: Draft, scans: list[PartSpec]) -> pa.Table:
-    return pa.concat_tables(pq.read_table(draft.path / leaks_name(s.index)) for s in scans)
+    return pa.concat_tables(pq.read_table(draft.file(leaks_name(s.index))) for s in scans)
 
 
 def _tell(facts: Facts, leaks: pa.Table) -> None:

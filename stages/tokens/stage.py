@@ -275,7 +275,7 @@ def _rejects_name(index: int) -> str:
 
 
 def _first_rejects(draft: Draft, receipts: Sequence[Receipt], most: int = 5) -> list[str]:
-    files = (draft.path / _rejects_name(r.index) for r in receipts if r.stats["rejected"])
+    files = (draft.file(_rejects_name(r.index)) for r in receipts if r.stats["rejected"])
     lines = (
         f"{reject['file']}:{reject['line']} {reject['reason']} ({reject['detail']})"
         for file in files
