@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.results import Figure, report
 from pipeline.compare import RESULT, run_compare
+from pipeline.comparison import compare_overrides
 from pipeline.config import compose
 
 # Of random's gradient error, at every budget; and the least effective sample size.
@@ -58,7 +59,7 @@ def figures_of(rows: Sequence[dict[str, Any]], budget: str) -> list[Figure]:
 def main(overrides: Sequence[str]) -> None:
     """Run the comparison, or read the one that `out=` holds with `--read`."""
     given = [override for override in overrides if override != "--read"]
-    config = compose(given)
+    config = compose(compare_overrides(given))
     if "--read" not in overrides:
         run_compare(config)
     result = json.loads((Path(config.out) / RESULT).read_text(encoding="utf-8"))

@@ -70,12 +70,6 @@ def main(arguments: Sequence[str]) -> int:
         return 130
 
 
-ALL_FEATURES = (
-    "embed.also=[head_sketch,hidden_mean,position_mean,target_row]",
-    "embed.answer_alone=true",
-)
-
-
 def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str], set[str]]:
     """Tell the command, the overrides and the flags apart."""
     words = [word for word in arguments if not word.startswith("--")]
@@ -111,8 +105,9 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
     if command in ("report", "serve", "explain"):
         return _look(command, overrides)
     if command == "compare":
-        # One pass makes what every method reads, and what a clustering may ask for.
-        overrides = [*ALL_FEATURES, *overrides]
+        from pipeline.comparison import compare_overrides
+
+        overrides = compare_overrides(overrides)
     config = compose(overrides)
     check_paths(config, overrides)
 

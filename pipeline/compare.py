@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from pipeline.comparison import Pool, compare, with_all_features
+from pipeline.comparison import Pool, compare
 from pipeline.comparison_table import as_markdown, table
-from pipeline.config import Config
+from pipeline.config import Config, compose
 from pipeline.plan import run_stage, run_stages
 from pipeline.versions import package_versions
 from stages.allocate.candidates import Candidates, IntArray
@@ -34,13 +34,17 @@ CACHE_BYTES = 2 << 30
 def run_compare(config: Config) -> str:
     """Embed once, select by every method, and write the comparison into the run's folder.
 
+    Parameters
+    ----------
+    config : Config
+        Composed with `compare_overrides`.
+
     Returns
     -------
     str
         The tables, one per budget, and where they are.
     """
     require_library()
-    config = dataclasses.replace(config, embed=with_all_features(config.embed))
     artifacts = {
         name: report.artifact for name, report in run_stages(config, last="cluster").items()
     }
@@ -75,26 +79,18 @@ def run_compare(config: Config) -> str:
 
 def paper_clusters(config: Config) -> ClusterConfig:
     """Give the settings of the paper's clustering: `experiment=paper`, section cluster."""
-    return ClusterConfig(
-        num_clusters=config.allocate.num_workers,
-        feature="target_row",
-        normalize=True,
-        center=False,
-        n_init=10,
-        fit_rows=1_000_000_000,
-        slack=0.5,
-        candidates=8,
-        min_rows=0,
-        restore_count="yes",
-        seed=config.seed,
-    )
+    workers = config.allocate.num_workers
+    paper = compose(
+        ["experiment=paper", f"allocate.num_workers={workers}", f"seed={config.seed}"]
+    ).cluster
+    return dataclasses.replace(paper, feature="target_row")
 
 
 def make_pool(artifacts: dict[str, Artifact]) -> Pool:
     """Gather candidates, with features kept in memory where they are small."""
     candidates, row_ids = read_candidates(artifacts)
     read_judge = judge_of(artifacts["embed"], row_ids)
-    assert read_judge is not None, "with_all_features asks for the judge"
+    assert read_judge is not None, "compare_overrides asks for the judge"
     every = np.arange(candidates.num_rows)
     judge: Any = kept_in_memory(lambda _, places: read_judge(places), every)
     features = kept_in_memory(candidates.read_feature, every)

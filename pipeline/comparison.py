@@ -1,8 +1,6 @@
 """Which methods `compare` sets side by side, and the numbers of each: no disk, no Hydra."""
 
-import dataclasses
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +14,13 @@ from stages.allocate.quality import ReadJudge, Weighted
 from stages.allocate.schedule import build_schedule
 from stages.allocate.selectors import selector_classes
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
+from stages.allocate.selectors.uniform import Uniform
 from stages.allocate.stage import SCHEDULE_STREAM, AllocateConfig
 from stages.contract.errors import ConfigurationError, DataError, require, require_at_least
 
-log = logging.getLogger(__name__)
-
-RANDOM = "uniform"
+# What the pass of a comparison makes, whatever else is asked of it.
+EVERY_FEATURE = ("head_sketch", "hidden_mean", "position_mean", "target_row")
+WHOLE_PASS = ("embed.judge=true", "embed.answer_alone=true")
 
 
 @dataclass(kw_only=True)
@@ -209,8 +208,6 @@ def _random_cell(
     pool: Pool, settings: AllocateConfig, asked: Asked, budget: tuple[str, str]
 ) -> Cell:
     """Draw the twenty random selections that the others are held against."""
-    from stages.allocate.selectors.uniform import Uniform
-
     rows = choose(
         Uniform(), asked, settings.step, pool.candidates, on_empty_quota="merge", seed=settings.seed
     ).rows
@@ -220,7 +217,6 @@ def _random_cell(
     return Cell("random", *budget, drawn)
 
 
-def with_all_features(embed: Any) -> Any:
-    """Let one pass make what every method reads."""
-    every = ["head_sketch", "hidden_mean", "position_mean", "target_row"]
-    return dataclasses.replace(embed, also=every, judge=True, answer_alone=True)
+def compare_overrides(overrides: Sequence[str]) -> list[str]:
+    """Let one pass make what every method reads, and what a clustering may ask for."""
+    return [*overrides, f"embed.also=[{','.join(EVERY_FEATURE)}]", *WHOLE_PASS]

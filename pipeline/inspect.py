@@ -9,7 +9,7 @@ from typing import Any
 from evenshard.shards import FORMAT
 from stages.contract.artifact import MANIFEST
 from stages.contract.errors import ConfigurationError
-from stages.contract.shown import one_line
+from stages.contract.shown import flat, one_line
 
 USAGE = """python -m pipeline.inspect PATH [STORE]
 
@@ -110,17 +110,9 @@ def _told(manifest: Mapping[str, Any]) -> Iterator[str]:
         yield _line("beside", sides + (f" and {more} more" if more > 0 else ""))
     inputs = ", ".join(f"{stage} {key}" for stage, key in manifest["inputs"].items())
     yield _line("from", inputs or "the files below")
-    for name, value in _flat(manifest["params"]):
-        yield _line("setting", f"{name}={value}")
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            yield f"{prefix}{name}", one_line(text)
+    for name, value in flat(manifest["params"]).items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        yield _line("setting", f"{name}={one_line(text)}")
 
 
 def _line(label: str, text: str) -> str:

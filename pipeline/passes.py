@@ -124,7 +124,7 @@ class FurtherPasses:
             check_max_length(reference, self.config.tokens.max_length)
         except ConfigurationError as error:
             raise ConfigurationError(f"reference.path: {error}") from None
-        hashes = Path(self.config.store) / "hashes"
+        hashes = hash_cache_of(self.config.store, self.config.models)
         both = [weights_sha256(each, hashes) for each in (folder, reference)]
         first, second = ({v for k, v in each.items() if k != "config.json"} for each in both)
         if first == second:
@@ -203,7 +203,8 @@ class FurtherPasses:
 
     def _target_tokens(self) -> dict[str, Artifact]:
         """Read the target rows, each for itself, and tokenise them as the others."""
-        config, hashes = self.config, Path(self.config.store) / "hashes"
+        config = self.config
+        hashes = hash_cache_of(config.store, config.models)
         assert config.targets.path is not None
         rows = dataclasses.replace(
             config.rows, path=config.targets.path, dialect=config.targets.dialect, limit=0

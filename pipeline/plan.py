@@ -26,6 +26,7 @@ from stages.contract.errors import DraftGone
 from stages.contract.fingerprint import artifact_key
 from stages.contract.folder import StorePath, hash_cache_of, store_path
 from stages.contract.parts import Facts, Outcome, PartSpec, Receipt
+from stages.contract.shown import flat
 from stages.contract.stage import Stage
 from stages.embed.checkpoint import check_max_length, resolve_model
 from stages.embed.stage import EMBED
@@ -247,19 +248,9 @@ def _why(folder: StorePath, params: Facts, keys: Mapping[str, str]) -> str:
     newest = max(manifests, key=lambda path: path.stat().st_mtime_ns)
     with contextlib.suppress(OSError, ValueError):
         found = json.loads(newest.read_text(encoding="utf-8"))
-        before = {**_flat(found["params"]), **_flat(found["inputs"], "input ")}
-        now = {**_flat(params), **_flat(dict(keys), "input ")}
+        before = {**flat(found["params"]), **flat(found["inputs"], "input ")}
+        now = {**flat(params), **flat(keys, "input ")}
         changed = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
         if changed:
             return f"  (changed since {newest.parent.name}: {', '.join(changed[:4])})"
     return ""
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = repr(value)
-    return flat

@@ -13,10 +13,9 @@ from stages.contract.artifact import MANIFEST, Artifact
 from stages.contract.errors import ConfigurationError, DataError
 from stages.contract.folder import StorePath, store_path
 from stages.report.write import write_report
+from stages.shards.publish import COMPARISON
 
 log = logging.getLogger(__name__)
-
-COMPARE = "compare.json"
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def read_compare(out: Path) -> dict[str, Any] | None:
     DataError
         If the file is not what `compare` writes.
     """
-    path = out / COMPARE
+    path = out / COMPARISON[0]
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

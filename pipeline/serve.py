@@ -9,18 +9,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
 from aiohttp import web
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 
 from pipeline.report import Finished, open_run, report_of
 from stages.contract.errors import ConfigurationError
 from stages.report.fates import FATES
 from stages.report.lookup import explain
+from stages.report.page import HERE, templates
 from stages.report.reading import iter_groups
 from stages.report.table import Index, Query, page_of, read_index
 from stages.report.write import REPORT
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 PORT = 8765
 NAMES = {"127.0.0.1", "localhost"}
-TEMPLATES = Path(__file__).resolve().parent.parent / "stages" / "report"
 SHOWN_SOURCES = 500
 SHOWN_CHARS = 200_000
 # Nothing is fetched and no script runs on the pages of the table.
@@ -93,7 +92,7 @@ class Explorer:
     def _html(self, template: str, values: Mapping[str, Any]) -> web.Response:
         text = self.templates.get_template(template).render(
             name=self.run.manifest["name"],
-            style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
+            style=(HERE / "style.css").read_text(encoding="utf-8"),
             **values,
         )
         return web.Response(
@@ -137,14 +136,7 @@ def make_app(run: Finished) -> web.Application:
     """Build the pages of a run; the report is made where the folder has none."""
     if not (run.out / REPORT).exists():
         report_of(run.out, run.artifacts, run.manifest)
-    templates = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    explorer = Explorer(run, read_index(run.artifacts), templates)
+    explorer = Explorer(run, read_index(run.artifacts), templates())
     app = web.Application(middlewares=[guard])
     app.add_routes(
         [

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.contract.errors import ConfigurationError, require, require_one_of
+from stages.contract.shown import flat
 
 if TYPE_CHECKING:  # the plan reads the configuration, which reads this file
     from pipeline.plan import RunReport
@@ -104,7 +105,8 @@ def track(config: TrackingConfig, report: "RunReport") -> None:
         return
     name = report.manifest["name"]
     try:
-        TRACKERS[config.tracker](config, name, figures_of(report), _flat(_settings(report)))
+        settings = {key: str(value) for key, value in flat(_settings(report)).items()}
+        TRACKERS[config.tracker](config, name, figures_of(report), settings)
     except Exception as error:
         log.warning(
             "tracking=%s failed (%s: %s); the set and its figures are in %s",
@@ -162,14 +164,3 @@ def _settings(report: "RunReport") -> Mapping[str, Any]:
     """Take what decides the bytes, and the keys of the artifacts."""
     settings: Mapping[str, Any] = report.manifest["settings"]
     return {**settings, "keys": report.manifest["keys"]}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Give nested settings by their names on the command line."""
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = str(value)
-    return flat

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from stages.allocate.weights import effective_sample_size
+
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
@@ -245,19 +247,14 @@ def at_least_effective(weights: Array, level: Array, least: float) -> Array:
     least : float
         A share of the rows, in (0, 1].
     """
-    if effective(weights) >= least:
+    if effective_sample_size(weights) >= least:
         return weights
     low, high = 0.0, 1.0
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
-        if effective(weights + middle * (level - weights)) < least:
+        if effective_sample_size(weights + middle * (level - weights)) < least:
             low = middle
         else:
             high = middle
     mixed: Array = weights + high * (level - weights)
     return mixed
-
-
-def effective(weights: Array) -> float:
-    """Give the effective sample size as a share of the rows (Kish 1965)."""
-    return float(weights.sum() ** 2 / (weights.size * np.square(weights).sum()))

@@ -51,10 +51,11 @@ def read_candidates(inputs: Mapping[str, Artifact]) -> tuple[Candidates, IntArra
 
 def unscored(inputs: Mapping[str, Artifact]) -> dict[int, str]:
     """Find embedded rows that a further pass could not score, with the word for the reason."""
-    row_ids = inputs["embed"].array("row_id")
+    reasons = {REFERENCE: "no_reference_score", TRAJECTORY: "no_trajectory"}
     found: dict[int, str] = {}
-    for name, reason in ((REFERENCE, "no_reference_score"), (TRAJECTORY, "no_trajectory")):
+    for name, reason in reasons.items():
         if name in inputs:
+            row_ids = inputs["embed"].array("row_id")
             missing = np.setdiff1d(row_ids, inputs[name].array("row_id"), assume_unique=True)
             found |= dict.fromkeys(missing.tolist(), reason)
     return dict(sorted(found.items()))

@@ -1,6 +1,8 @@
-"""Text of others inside a message of ours: one line, of a bounded length, that moves no cursor."""
+"""What messages show: text of others in one line that moves no cursor, and settings by name."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 # Control characters, line separators, marks of writing direction, and halves of surrogate pairs.
 _UNSEEN = re.compile("[\0-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -30,3 +32,14 @@ def one_line(text: str, most: int = 200) -> str:
         lambda match: match.group().encode("unicode_escape").decode(), text[: most + 1]
     )
     return seen if len(seen) <= most else seen[:most] + "..."
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Give nested settings by their full names, as they stand on the command line."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found.update(flat(value, f"{prefix}{name}."))
+        else:
+            found[f"{prefix}{name}"] = value
+    return found

@@ -16,6 +16,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from stages.contract.shown import flat
 from stages.report.gather import Story
 
 HERE = Path(__file__).parent
@@ -58,6 +59,17 @@ def light_colours() -> dict[str, str]:
     return dict(re.findall(r"(--[a-z0-9-]+): (#[0-9a-f]{6});", light))
 
 
+def templates() -> Environment:
+    """Give the templates of this folder, which escape all text that is put into them."""
+    return Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
 def render(story: Story, *, code: str) -> str:
     """Write the page.
 
@@ -68,15 +80,15 @@ def render(story: Story, *, code: str) -> str:
     code : str
         The library that draws, see `library`.
     """
-    environment = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates()
     environment.filters.update(
-        {"percent": percent, "number": number, "short": short, "figure": figure, "settings": flat}
+        {
+            "percent": percent,
+            "number": number,
+            "short": short,
+            "figure": figure,
+            "settings": setting_lines,
+        }
     )
     draw = (HERE / "draw.js").read_text(encoding="utf-8").replace("\r", "")
     return environment.get_template("page.html.jinja").render(
@@ -191,12 +203,8 @@ def figure(value: float) -> str:
     return number(value) if value >= 100 else short(value)
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def setting_lines(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List settings by their full keys."""
-    found = []
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            found += flat(value, f"{prefix}{name}.")
-        else:
-            found.append((f"{prefix}{name}", "none" if value is None else str(value)))
-    return found
+    return [
+        (name, "none" if value is None else str(value)) for name, value in flat(settings).items()
+    ]

@@ -180,7 +180,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, str]) -> None:
 
 def test_no_text_of_a_row_is_among_what_is_sent() -> None:
     """Only numbers, and the settings of the manifest; both are listed in full above."""
-    sent = json.dumps([figures_of(report()), tracking._flat(tracking._settings(report()))])
+    sent = json.dumps([figures_of(report()), tracking.flat(tracking._settings(report()))])
     assert json.loads(sent) == [FIGURES, PARAMS]
 
 
