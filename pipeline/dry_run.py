@@ -17,7 +17,7 @@ from pipeline.plan import StepReport, stage_settings
 from pipeline.progress import clock, compact
 from stages.contract.artifact import Artifact
 from stages.embed.checkpoint import hidden_size, num_parameters
-from stages.embed.estimate import embedding_bytes, forward_seconds
+from stages.embed.estimate import embedding_bytes, features_dim, forward_seconds
 from stages.embed.stage import EmbedSettings
 from stages.screen.evidence import duplicates_text, leak_text, leaks_text
 
@@ -134,9 +134,12 @@ def _estimate(config: Config, settings: EmbedSettings, tokens: Artifact) -> str:
     seconds = forward_seconds(
         num_parameters(settings.weights), total, device=settings.device, workers=workers
     )
-    dim = hidden_size(settings.weights)
-    if settings.embed.feature == "head_sketch":
-        dim = settings.embed.sketch_vocab * settings.embed.sketch_hidden
+    embed = settings.embed
+    dim = features_dim(
+        embed.features,
+        hidden_size=hidden_size(settings.weights),
+        sketch_size=embed.sketch_vocab * embed.sketch_hidden,
+    )
     store = embedding_bytes(tokens.num_rows, dim) + 8 * total
     return (
         f"{'estimate':<11}embed takes about {clock(math.ceil(seconds))} with {workers} "

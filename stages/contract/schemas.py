@@ -76,6 +76,7 @@ SIGNALS = (
 )
 
 JUDGE = "judge_sketch"
+SKETCHES = ("head_sketch", JUDGE)
 
 CLUSTER = pa.schema([("row_id", pa.int64()), ("cluster", pa.int32()), ("distance", pa.float32())])
 

@@ -22,7 +22,7 @@ from stages.contract.errors import (
 from stages.contract.fingerprint import section_params
 from stages.contract.folder import StorePath
 from stages.contract.parts import Facts, Outcome, Run, Spread, cut, total
-from stages.contract.schemas import JUDGE
+from stages.contract.schemas import JUDGE, SKETCHES
 from stages.contract.stage import Stage, work_through
 from stages.embed.checkpoint import check_model_path, vocabulary_size, weights_sha256
 
@@ -166,7 +166,7 @@ class EmbedSettings:
 
 def identity(settings: EmbedSettings) -> Facts:
     """Name the settings, the resolved number format and device, and the weights by content."""
-    sketched = {"head_sketch", JUDGE} & set(settings.embed.features)
+    sketched = set(SKETCHES) & set(settings.embed.features)
     without = () if sketched else ("sketch_vocab", "sketch_hidden", "seed")
     return {
         "embed": {

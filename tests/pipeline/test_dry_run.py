@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.dry_run import marked
 from stages.embed.checkpoint import hidden_size, num_parameters, resolve_model
-from stages.embed.estimate import embedding_bytes, forward_seconds
+from stages.embed.estimate import embedding_bytes, features_dim, forward_seconds
 from tests.pipeline.runs import run
 
 
@@ -48,6 +48,9 @@ def test_the_estimate_grows_with_tokens_and_shrinks_with_workers() -> None:
 def test_the_embed_table_is_estimated_by_its_columns(model_folder: Path) -> None:
     assert hidden_size(model_folder) == 32
     assert embedding_bytes(10, 32) == 10 * (8 + 4 * (32 + 8))
+    # Every feature of the pass is kept, the judge too; two of these are sketches.
+    names = ("target_row", "head_sketch", "judge_sketch")
+    assert features_dim(names, hidden_size=32, sketch_size=2048) == 32 + 2 * 2048
 
 
 def test_a_dry_run_counts_shows_and_leaves_the_model_alone(
