@@ -36,7 +36,9 @@ class Rows:
     uids : list of str
         A hash of each row's text, or its own id.
     source : ndarray of shape (num_rows,), int32
-        Number of the source in the sorted list of the file's sources.
+        Number of the source in `source_names`.
+    source_names : list of str
+        The file's sources, sorted.
     input_ids, labels : list of ndarray of int32
         Of each row; labels are -100 where nothing is trained.
     """
@@ -44,6 +46,7 @@ class Rows:
     row_ids: IntArray
     uids: list[str]
     source: npt.NDArray[np.int32]
+    source_names: list[str]
     input_ids: list[npt.NDArray[np.int32]]
     labels: list[npt.NDArray[np.int32]]
 
@@ -63,6 +66,7 @@ class Rows:
             row_ids=self.row_ids,
             uids=np.array(self.uids),
             source=self.source,
+            source_names=np.array(self.source_names),
             lengths=self.num_tokens,
             input_ids=np.concatenate(self.input_ids),
             labels=np.concatenate(self.labels),
@@ -78,6 +82,7 @@ class Rows:
                 file["row_ids"],
                 file["uids"].tolist(),
                 file["source"],
+                file["source_names"].tolist(),
                 np.split(file["input_ids"], cuts),
                 np.split(file["labels"], cuts),
             )
@@ -89,6 +94,7 @@ class Rows:
             self.row_ids[chosen],
             [self.uids[i] for i in chosen],
             self.source[chosen],
+            self.source_names,
             [self.input_ids[i] for i in chosen],
             [self.labels[i] for i in chosen],
         )
@@ -114,6 +120,7 @@ def read_rows(path: str, regime: Regime, model: Path) -> Rows:
         row_ids,
         [uids[i] for i in row_ids],
         np.array([numbers[names[i]] for i in row_ids], np.int32),
+        list(numbers),
         list(_lists(table["input_ids"])),
         list(_lists(table["labels"])),
     )
@@ -121,17 +128,33 @@ def read_rows(path: str, regime: Regime, model: Path) -> Rows:
     return found
 
 
-def read_texts(path: str, regime: Regime, model: Path) -> Iterator[tuple[str, list[str]]]:
-    """Give the uid and the messages of each row of a file, before there is a tokenizer."""
+def read_texts(path: str, regime: Regime, model: Path) -> Iterator[list[str]]:
+    """Give the messages of each row that is for pre-training, before there is a tokenizer."""
     reports = run_stages(_config(path, regime, model), last="rows")
-    table = reports["rows"].artifact.read(["uid", "messages"])
-    for uid, messages in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        yield uid, [message["content"] for message in messages]
+    table = reports["rows"].artifact.read(["uid", "source", "messages"])
+    for uid, source, messages in zip(
+        *(column.to_pylist() for column in table.columns), strict=True
+    ):
+        if is_known(uid, source, regime):
+            yield [message["content"] for message in messages]
 
 
-def in_first_half(uid: str, seed: int) -> bool:
-    """Say whether a row is for pre-training, by a hash of its text and a seed."""
-    return hash_of(uid, seed) % 2 == 0
+def is_known(uid: str, source: str, regime: Regime) -> bool:
+    """Say whether a row is for pre-training.
+
+    Where the regime has new sources, those of all others are; else half of the rows are, by a
+    hash of their text and the regime's seed.
+    """
+    if regime.new_sources:
+        return not source.startswith(regime.new_sources)
+    return hash_of(uid, regime.seed) % 2 == 0
+
+
+def known(rows: Rows, regime: Regime) -> npt.NDArray[np.bool_]:
+    """Say of each row whether it is for pre-training."""
+    names = [rows.source_names[number] for number in rows.source]
+    pairs = zip(rows.uids, names, strict=True)
+    return np.array([is_known(uid, name, regime) for uid, name in pairs], bool)
 
 
 def hash_of(uid: str, *seeds: int) -> int:
@@ -140,12 +163,12 @@ def hash_of(uid: str, *seeds: int) -> int:
 
 
 def pool_of(rows: Rows, regime: Regime, seed: int) -> Rows:
-    """Draw a seed's pool from the second half: the rows with the smallest hashes."""
-    second = [i for i, uid in enumerate(rows.uids) if not in_first_half(uid, regime.seed)]
-    order = sorted(second, key=lambda i: hash_of(rows.uids[i], regime.seed, seed, 1))
+    """Draw a seed's pool from what pre-training leaves: the rows with the smallest hashes."""
+    left = np.flatnonzero(~known(rows, regime)).tolist()
+    order = sorted(left, key=lambda i: hash_of(rows.uids[i], regime.seed, seed, 1))
     assert len(order) >= regime.pool_rows, (
-        f"pool_rows={regime.pool_rows} must be <= the {len(order)} rows of the second half of "
-        f"{regime.train}; lower it"
+        f"pool_rows={regime.pool_rows} must be <= the {len(order)} rows of "
+        f"{regime.train} that pre-training leaves; lower it"
     )
     return rows.take(sorted(order[: regime.pool_rows]))
 

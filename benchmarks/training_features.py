@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.training_data import Rows, hash_of, in_first_half
+from benchmarks.training_data import Rows, hash_of, known
 from benchmarks.training_loop import PAD_ID, Course, Trace, row_losses, train
 from benchmarks.training_model import Start
 from benchmarks.training_plan import plan_rows
@@ -220,17 +220,15 @@ def answers_alone(rows: Rows) -> Rows:
         answer = row_ids[1:][row_labels[1:] != IGNORED_LABEL]
         ids.append(np.concatenate([row_ids[:1], answer]))
         labels.append(np.concatenate([[IGNORED_LABEL], answer]).astype(np.int32))
-    return Rows(rows.row_ids, rows.uids, rows.source, ids, labels)
+    return Rows(rows.row_ids, rows.uids, rows.source, rows.source_names, ids, labels)
 
 
 def target_rows(train: Rows, pool: Rows, regime: Regime, seed: int) -> Rows:
-    """Draw rows of the second half outside the pool: what a user would give as targets."""
+    """Draw rows that neither pre-training nor the pool has: what a user would give as targets."""
     inside = set(pool.row_ids.tolist())
-    outside = [
-        i
-        for i, (row_id, uid) in enumerate(zip(train.row_ids.tolist(), train.uids, strict=True))
-        if row_id not in inside and not in_first_half(uid, regime.seed)
-    ]
+    row_ids = train.row_ids.tolist()
+    left = np.flatnonzero(~known(train, regime)).tolist()
+    outside = [i for i in left if row_ids[i] not in inside]
     outside.sort(key=lambda i: hash_of(train.uids[i], regime.seed, seed, 2))
     return train.take(sorted(outside[:TARGETS]))
 

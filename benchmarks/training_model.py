@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.training_data import (
     Rows,
-    in_first_half,
+    known,
     pool_of,
     read_rows,
     read_texts,
@@ -36,7 +36,7 @@ class Start:
     folder : Path
         Of the pre-trained model.
     train, heldout : Rows
-        All rows of both files.
+        All rows of the first file; of the second, those like the pools'.
     """
 
     folder: Path
@@ -59,15 +59,12 @@ def prepare(regime: Regime) -> Start:
     blank, folder = regime.folder / "blank", regime.folder / "model"
     if not (blank / "tokenizer.json").exists():
         blank_model(regime).save_pretrained(blank)
-        texts = (
-            text
-            for uid, text in read_texts(regime.train, regime, blank)
-            if in_first_half(uid, regime.seed)
-        )
+        texts = read_texts(regime.train, regime, blank)
         train_tokenizer(texts, regime.vocabulary, blank)
-    start = Start(
-        folder, read_rows(regime.train, regime, blank), read_rows(regime.heldout, regime, blank)
-    )
+    heldout = read_rows(regime.heldout, regime, blank)
+    if regime.new_sources:
+        heldout = heldout.take(np.flatnonzero(~known(heldout, regime)))
+    start = Start(folder, read_rows(regime.train, regime, blank), heldout)
     if not (folder / DONE).exists():
         model = blank_model(regime)
         report = pretrain(model, start, regime)
@@ -100,9 +97,8 @@ def blank_model(regime: Regime) -> Any:
 
 
 def pretrain(model: Any, start: Start, regime: Regime) -> str:
-    """Train on every token of the first half, and say how the held-out loss went."""
-    first = [i for i, uid in enumerate(start.train.uids) if in_first_half(uid, regime.seed)]
-    rows = start.train.take(first)
+    """Train on every token of the rows that are for it, and say how the held-out loss went."""
+    rows = start.train.take(np.flatnonzero(known(start.train, regime)))
     steps = [
         step for epoch in range(regime.pretrain_epochs) for step in _order(rows, epoch, regime)
     ]

@@ -18,6 +18,9 @@ class Regime:
     train, heldout : str
         Files of rows. One half of the first, by a hash of its rows, is for pre-training; pools
         come from the other.
+    new_sources : tuple of str
+        Sources, by the beginning of their names, that only pools and held-out rows have; where
+        there are none, half of all rows are for pre-training and pools come from the other half.
     seed : int
         Of the halves, the tokenizer and the model.
     vocabulary, max_length : int
@@ -52,6 +55,7 @@ class Regime:
 
     train: str = "../shared/data/mix/train.jsonl"
     heldout: str = "../shared/data/mix/heldout.jsonl"
+    new_sources: tuple[str, ...] = ()
     seed: int = 0
     vocabulary: int = 4096
     max_length: int = 160
@@ -81,7 +85,7 @@ class Regime:
     def model_key(self) -> str:
         """Name the tokenizer, the halves and the pre-trained model by what decides them."""
         names = (
-            "train heldout seed vocabulary max_length hidden layers feed_forward heads "
+            "train heldout new_sources seed vocabulary max_length hidden layers feed_forward heads "
             "pretrain_epochs pretrain_rows pretrain_rate weight_decay clip"
         )
         return digest({name: getattr(self, name) for name in names.split()})

@@ -288,7 +288,9 @@ class _Crew:
 
         ray.kill(task.actor)  # one that is only out of reach must not hold its GPU
         self.deaths_left -= 1
-        if task.spec is not None:
+        if task.spec is None:
+            log.warning("a worker died before its first part; hiring another")
+        else:
             self.tries[task.spec.index] += 1
             if self.tries[task.spec.index] >= TRIES_PER_PART:
                 self.failures.add(task.spec, error)

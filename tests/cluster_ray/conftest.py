@@ -26,7 +26,7 @@ def two_nodes() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Slow enough that a kill hits the middle of the pass."""
-    return tiny_model(tmp_path_factory.mktemp("slow") / "model", num_layers=6, hidden=192)
+    return tiny_model(tmp_path_factory.mktemp("slow") / "model", num_layers=8, hidden=512)
 
 
 @pytest.fixture(scope="session")

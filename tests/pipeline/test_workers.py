@@ -67,6 +67,14 @@ def die_always(spec: PartSpec) -> None:
         os._exit(1)
 
 
+def make_or_die_once(folder: Path) -> Worker:
+    died = folder / "died"
+    if not died.exists():
+        died.touch()
+        os._exit(1)
+    return make_writer(folder)
+
+
 def make_broken(folder: Path) -> Worker:
     raise ConfigurationError("model.path: no such model")
 
@@ -129,6 +137,15 @@ def test_the_part_of_a_dead_worker_is_tried_again(
     make = functools.partial(make_writer, tmp_path, functools.partial(die_once, tmp_path))
     receipts = list(spread(make, PARTS, compute=ComputeConfig(workers=2), uses_gpu=False))
     assert sorted(receipt.index for receipt in receipts) == [0, 1, 2, 3]
+
+
+def test_a_worker_that_dies_while_it_gets_ready_is_told_and_replaced(
+    tmp_path: Path, ray_with_two_pretended_gpus: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = functools.partial(make_or_die_once, tmp_path)
+    receipts = list(spread(make, PARTS, compute=ComputeConfig(workers=2), uses_gpu=False))
+    assert sorted(receipt.index for receipt in receipts) == [0, 1, 2, 3]
+    assert "a worker died before its first part; hiring another" in caplog.text
 
 
 def test_a_part_that_kills_every_worker_is_given_up_and_named(
