@@ -1,4 +1,7 @@
-"""Where figures go: a JSON file per benchmark, and the tables of docs/benchmarks.md from them."""
+"""Where figures go: a JSON file per benchmark, and the tables of docs/benchmarks.md from them.
+
+`python -m benchmarks.results` writes the tables again from the files.
+"""
 
 import json
 from collections.abc import Sequence
@@ -9,6 +12,7 @@ from pipeline.versions import package_versions
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+OWN_LAYOUT = ("training",)  # too wide for a figure a line
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,20 @@ def markdown(command: str, figures: Sequence[Figure]) -> str:
     return "\n".join(lines)
 
 
+def table_of(name: str) -> str:
+    """Lay out a benchmark's file as its table."""
+    result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    figures = [
+        Figure(row["figure"], row["value"], row["target"], row["better"]) for row in result["rows"]
+    ]
+    return markdown(result["command"], figures)
+
+
+def plain_tables() -> list[str]:
+    """Name the benchmarks whose part of the docs is just the table of their file."""
+    return sorted(path.stem for path in RESULTS.glob("*.json") if path.stem not in OWN_LAYOUT)
+
+
 def put_into_docs(name: str, table: str) -> None:
     """Replace the text between the two marks of a benchmark in docs/benchmarks.md."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
@@ -74,3 +92,8 @@ def put_into_docs(name: str, table: str) -> None:
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
     DOCS.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for benchmark in plain_tables():
+        put_into_docs(benchmark, table_of(benchmark))
