@@ -30,7 +30,7 @@ class CompareConfig:
     Attributes
     ----------
     budgets : list of str
-        Each as `allocate.budget`. A share is taken of the rows, and then of the tokens.
+        Shares, as `allocate.budget` writes them: of the rows, and then of the tokens.
     seeds : int
         Selections of each method; random ones are drawn as often as every other.
     methods : list of str

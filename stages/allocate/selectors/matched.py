@@ -52,7 +52,8 @@ class Matched:
     within : float
         How much the error inside each cluster counts beside that of the whole.
     least_effective : float
-        The effective sample size of the weights is at least this share of the rows.
+        The effective sample size of the weights is at least this share of the rows, as far as the
+        mean weights of the clusters allow.
     max_weight : float
         Bound of a weight, where the mean is 1 and the quota of its cluster allows.
     group_rows : int
