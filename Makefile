@@ -34,7 +34,7 @@ help: ## list the commands and the variables
 	@echo '  NAME=name           of the run and its folder            [the name of the data set]'
 	@echo '  MODEL=model.path    folder, hub name, or smollm2         [smollm2, embedded]'
 	@echo '  WORLD_SIZE=allocate.num_workers   workers of the training job   [4]'
-	@echo '  RATIO=allocate.ratio              share of the smallest cluster [1.0]'
+	@echo '  RATIO=allocate.ratio              share of the rows that is kept  [0.5]'
 	@echo '  BUDGET=allocate.budget            instead: 2000rows, 50%, 300000tokens'
 	@echo '  BUDGETS="0.5 0.33"                of `make compare`            [0.67 0.5 0.33 0.1]'
 	@echo '  ADDRESS=http://head:8265          of `make submit`: the dashboard of a Ray cluster'

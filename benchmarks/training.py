@@ -1,10 +1,11 @@
 """Real fine-tuning by selected rows: which methods beat a random subset, and by how much.
 
-A small Llama is pre-trained on one half of a file, then fine-tuned on a pool of the other half by
-each method and budget: 4 workers by evenshard's own plan, weights and loss, rank by rank in one
-process. Runs are independent and share the cores by processes of one thread each. Each appends a
-line to benchmarks/results/training.jsonl with all its settings, and a run whose line is there is
-not made again, so a stopped grid goes on where it was.
+A small Llama is pre-trained on some sources of a file, then fine-tuned on a pool of the others by
+each method and budget (`--regime training-same`: on more rows of all of them): 4 workers by
+evenshard's own plan, weights and loss, rank by rank in one process. Runs are independent and
+share the cores by processes of one thread each. Each appends a line to
+benchmarks/results/training.jsonl with all its settings, and a run whose line is there is not made
+again, so a stopped grid goes on where it was.
 
     python -m benchmarks.training                      the default grid, then the report
     BENCH=full python -m benchmarks.training           the whole grid
@@ -41,7 +42,7 @@ from benchmarks.training_grid import (
 from benchmarks.training_loop import heldout_losses, train
 from benchmarks.training_methods import ALL, choose_rows, parse_asked, parse_method
 from benchmarks.training_model import Start, prepare
-from benchmarks.training_regime import FULL, Regime
+from benchmarks.training_regime import FULL, REGIMES, Regime
 from benchmarks.training_report import write_report
 from stages.contract.errors import ConfigurationError, DataError
 
@@ -72,7 +73,7 @@ def perform(run: Run) -> dict[str, Any]:
         "method": run.method,
         "budget": run.budget,
         "seed": run.seed,
-        "regime": dataclasses.asdict(regime),
+        "regime": regime.facts,
         "selection": {
             **chosen.facts,
             "forward_tokens": chosen.cost.forward_tokens,
@@ -224,6 +225,7 @@ def _one_thread() -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run the grid that was asked for, then write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--regime", choices=tuple(REGIMES), default="training")
     parser.add_argument("--train", default=FULL.train)
     parser.add_argument("--heldout", default=FULL.heldout)
     parser.add_argument("--stage", choices=("1", "2", "all"), default="all")
@@ -233,14 +235,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--report", action="store_true")
     args = parser.parse_args(arguments)
-    regime = dataclasses.replace(FULL, train=args.train, heldout=args.heldout)
+    regime = dataclasses.replace(REGIMES[args.regime], train=args.train, heldout=args.heldout)
     if not args.report:
         perform_all(tuning(regime), LINES, processes=args.processes)
     regime = tuned(regime, read_lines(LINES))
     if not args.report:
         runs = [*saturation(regime), *runs_of(args, regime)]
         perform_all(runs, LINES, processes=args.processes)
-    write_report(read_lines(LINES), regime, "make bench-training")
+    own = "" if args.regime == "training" else f" --regime {args.regime}"
+    command = f"python -m benchmarks.training{own}" if own else "make bench-training"
+    write_report(read_lines(LINES), regime, command, args.regime)
     return 0
 
 

@@ -14,7 +14,7 @@ PAPER = "cluster_balanced"
 PAPER_LOSS = "cluster_balanced:objective=rank"
 RATIOS = ("ratio=1.0", "ratio=0.75", "ratio=0.5")
 TUNE_SEED = FIRST_TUNING_SEED  # a pool of its own
-RATES = (5e-4, 1e-3, 2e-3)
+RATES = (0.5, 1.0, 2.0)  # of the regime's
 FIRST_BUDGET, BUDGETS = "30%", ("50%", "30%", "10%")
 # What is tried beside every selector as it is; those of files that are not there are left out.
 VARIANTS = (
@@ -26,8 +26,9 @@ VARIANTS = (
     "cluster_balanced:keep=random",
     "stratified:learnable=0.7",
     "matched:learnable=0.7",
+    "uniform:tokens=matched",
 )
-BEST = ("uniform:learnable=0.7", "stratified", "matched", "matched:learnable=0.7")
+BEST = ("matched", "stratified", "importance", "length", "uniform:tokens=matched")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Run:
     @property
     def key(self) -> str:
         """Name the run by all that decides its figures."""
-        return digest([self.method, self.budget, self.seed, dataclasses.asdict(self.regime)])
+        return digest([self.method, self.budget, self.seed, self.regime.facts])
 
     @property
     def needs_reference(self) -> bool:
@@ -61,10 +62,11 @@ class Run:
 
 
 def tuning(regime: Regime) -> list[Run]:
-    """Give all rows of a pool of its own at each learning rate."""
+    """Give all rows of a pool of its own at other learning rates."""
+    rates = [share * regime.learning_rate for share in RATES]
     return [
         Run(ALL, "100%", TUNE_SEED, dataclasses.replace(regime, learning_rate=rate))
-        for rate in RATES
+        for rate in rates
     ]
 
 
@@ -97,7 +99,7 @@ def second_stage(regime: Regime, seeds: Sequence[int] = range(5)) -> list[Run]:
     """Give the baselines, the paper and the best at three budgets."""
     found = selector_classes()
     best = [text for text in BEST if text.partition(":")[0] in found]
-    methods = [STOPPED, "uniform", PAPER, *best]
+    methods = [STOPPED, "uniform", *best, PAPER]
     runs = [(ALL, "100%")]
     runs += [(method, budget) for budget in BUDGETS for method in methods]
     runs += [(PAPER_LOSS, ratio) for ratio in RATIOS]

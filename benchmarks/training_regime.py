@@ -5,6 +5,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 CACHE = Path("data/bench")
 
@@ -16,23 +17,23 @@ class Regime:
     Attributes
     ----------
     train, heldout : str
-        Files of rows. One half of the first, by a hash of its rows, is for pre-training; pools
+        Files of rows. A part of the first is for pre-training, by source or by half; pools
         come from the other.
     new_sources : tuple of str
         Sources, by the beginning of their names, that only pools and held-out rows have; where
         there are none, half of all rows are for pre-training and pools come from the other half.
     seed : int
-        Of the halves, the tokenizer and the model.
+        Of the halves, of the tokenizer and the model.
     vocabulary, max_length : int
         Tokens there are, and most tokens of a row.
     hidden, layers, feed_forward, heads : int
         Shape of the Llama; its embedding matrix is its head.
     pretrain_epochs, pretrain_rows : int
-        Passes over the first half, and rows of a step.
+        Passes over that part, and rows of a step.
     pretrain_rate : float
         Largest learning rate of pre-training.
     pool_rows : int
-        Rows that a seed draws from the second half, to be selected from.
+        Rows that a seed draws from what pre-training leaves, to be selected from.
     epochs : int
         Passes over the kept rows.
     micro_batch : int
@@ -55,7 +56,7 @@ class Regime:
 
     train: str = "../shared/data/mix/train.jsonl"
     heldout: str = "../shared/data/mix/heldout.jsonl"
-    new_sources: tuple[str, ...] = ()
+    new_sources: tuple[str, ...] = ("code", "math", "templated", "medical")
     seed: int = 0
     vocabulary: int = 4096
     max_length: int = 160
@@ -66,10 +67,10 @@ class Regime:
     pretrain_epochs: int = 1
     pretrain_rows: int = 32
     pretrain_rate: float = 2e-3
-    pool_rows: int = 1600
-    epochs: int = 2
+    pool_rows: int = 800
+    epochs: int = 4
     micro_batch: int = 4
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     warmup: float = 0.1
     floor: float = 0.0
     weight_decay: float = 0.0
@@ -93,7 +94,13 @@ class Regime:
     @property
     def key(self) -> str:
         """Name the regime by all of its settings."""
-        return digest(dataclasses.asdict(self))
+        return digest(self.facts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Give all settings as JSON has them."""
+        found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return found
 
     @property
     def folder(self) -> Path:
@@ -111,8 +118,12 @@ def digest(facts: object) -> str:
 
 
 FULL = Regime()
+# Fine-tuning on more rows of the mixture that the model was pre-trained on.
+SAME = Regime(new_sources=(), pool_rows=1600, epochs=2, learning_rate=1e-3)
+REGIMES = {"training": FULL, "training-same": SAME}
 # For tests: seconds, on rows that the caller names.
 TINY = Regime(
+    new_sources=(),
     vocabulary=300,
     max_length=48,
     hidden=16,
@@ -123,6 +134,7 @@ TINY = Regime(
     pretrain_rows=16,
     pool_rows=64,
     epochs=1,
+    learning_rate=1e-3,
     micro_batch=2,
     bfloat16=False,
     slice_share=0.25,

@@ -1,11 +1,11 @@
 """The report of the training benchmark: its JSON, its table and sentences in the docs, its plot."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import numpy as np
 
-from benchmarks.results import DOCS, Figure, put_into_docs, report
+from benchmarks import results
+from benchmarks.results import Figure, put_into_docs, report
 from benchmarks.training_figures import (
     Line,
     Mean,
@@ -18,7 +18,6 @@ from benchmarks.training_figures import (
 from benchmarks.training_plot import plot
 from benchmarks.training_regime import Regime
 
-PLOT = DOCS.parent / "training.svg"
 FIRST_TUNING_SEED = 1000
 PAPERS_HEADLINE = 0.696  # reduction of training time, CluSTER (arXiv 2609.12584)
 HEADINGS = (
@@ -28,8 +27,8 @@ HEADINGS = (
 )
 
 
-def write_report(every: Sequence[Line], regime: Regime, command: str) -> None:
-    """Write benchmarks/results/training.json, the plot, and the part of docs/benchmarks.md.
+def write_report(every: Sequence[Line], regime: Regime, command: str, name: str) -> None:
+    """Write the results, the plot, and the part of docs/benchmarks.md of one regime.
 
     Parameters
     ----------
@@ -39,17 +38,19 @@ def write_report(every: Sequence[Line], regime: Regime, command: str) -> None:
         The one to report.
     command : str
         What makes the figures.
+    name : str
+        Of the regime: of its files, and of its part of the docs.
     """
     lines = [
         line
         for line in every
-        if line["regime"] == asdict(regime) and line["seed"] < FIRST_TUNING_SEED
+        if line["regime"] == regime.facts and line["seed"] < FIRST_TUNING_SEED
     ]
     summaries = summarise(lines)
     if not summaries:
         return
-    report("training", command, figures_of(lines, summaries))
-    PLOT.write_text(draw(lines, summaries), encoding="utf-8")
+    report(name, command, figures_of(lines, summaries))
+    results.DOCS.with_name(f"{name}.svg").write_text(draw(lines, summaries), encoding="utf-8")
     text = [
         f"`{command}`",
         "",
@@ -58,8 +59,8 @@ def write_report(every: Sequence[Line], regime: Regime, command: str) -> None:
         "",
         *table(summaries),
     ]
-    text += ["", "![held-out loss against tokens](training.svg)", "", *verdict(summaries)]
-    put_into_docs("training", "\n".join(text))
+    text += ["", f"![held-out loss against tokens]({name}.svg)", "", *verdict(summaries)]
+    put_into_docs(name, "\n".join(text))
 
 
 def figures_of(lines: Sequence[Line], summaries: Sequence[Summary]) -> list[Figure]:
@@ -113,7 +114,7 @@ def tuning_sentences(every: Sequence[Line], regime: Regime) -> list[str]:
             line["regime"][name]: final(line)
             for line in every
             if line["seed"] >= FIRST_TUNING_SEED
-            and {**line["regime"], name: 0} == {**asdict(regime), name: 0}
+            and {**line["regime"], name: 0} == {**regime.facts, name: 0}
         }
         told[label] = ", ".join(f"{value:g}: {loss:.4f}" for value, loss in sorted(ends.items()))
     return [

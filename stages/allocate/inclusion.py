@@ -4,6 +4,8 @@ A row that is kept with chance pi stands for 1 / pi rows (Horvitz and Thompson 1
 so, the kept rows' sum is that of all rows in the mean over the seeds.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,6 +14,7 @@ FloatArray = npt.NDArray[np.float64]
 
 # No row has a smaller chance than this part of the mean one, so that none has the chance 0.
 LEAST = 1e-6
+BISECTIONS = 30
 
 
 def inclusion_probabilities(importance: npt.ArrayLike, count: int) -> FloatArray:
@@ -42,6 +45,43 @@ def inclusion_probabilities(importance: npt.ArrayLike, count: int) -> FloatArray
         unsure = order[num_sure:]
         chances[unsure] = np.minimum(1.0, (count - num_sure) * sizes[unsure] / rest[num_sure])
     return chances
+
+
+def defensive(
+    importance: npt.ArrayLike,
+    share: FloatArray,
+    count: int,
+    fits: Callable[[FloatArray], bool],
+) -> FloatArray:
+    """Mix chances by importance with those by share, just so far that the weights are bearable.
+
+    A row of little importance that is drawn all the same stands for very many. A part of the
+    chances that follows the rows' shares bounds that (defensive mixtures, Hesterberg 1995).
+
+    Parameters
+    ----------
+    importance : array of shape (num_rows,)
+        As for `inclusion_probabilities`.
+    share : ndarray of shape (num_rows,)
+        Of the whole, above 0; sums to 1.
+    count : int
+        Rows that are to be kept.
+    fits : callable
+        Whether chances will do. Where not even those by share alone do, these are given.
+    """
+    chances = inclusion_probabilities(importance, count)
+    if fits(chances):
+        return chances
+    sizes = above_zero(importance)
+    sizes = sizes / sizes.sum()
+    low, high = 0.0, 1.0
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        if fits(inclusion_probabilities((1 - middle) * sizes + middle * share, count)):
+            high = middle
+        else:
+            low = middle
+    return inclusion_probabilities((1 - high) * sizes + high * share, count)
 
 
 def above_zero(importance: npt.ArrayLike) -> FloatArray:

@@ -11,7 +11,7 @@ from stages.allocate.candidates import Budget
 from stages.allocate.matching import Group, at_least_effective, calibrate, exchange, onto_sums
 from stages.allocate.selectors.matched import Matched
 from stages.allocate.weights import effective_sample_size
-from tests.allocate.samples import candidates
+from tests.allocate.samples import by_hand, candidates
 from tests.artifacts import FEW, SEEDED
 
 
@@ -136,6 +136,32 @@ def test_matched_rows_match_better_than_random_ones(seed: int, group_rows: int) 
     carried = np.bincount(rows.cluster[kept], weights, 3) / weights.sum()
     if effective_sample_size(weights) > 0.5 + 1e-6:
         assert np.allclose(carried, rows.mass() / rows.mass().sum(), atol=1e-6)
+
+
+@pytest.mark.parametrize("scales", [(1e-2, 10.0), (1e-3, 1e-2, 1.0, 100.0), (0.0, 1.0)])
+@pytest.mark.parametrize("num_kept", [60, 500])
+def test_clusters_of_very_unlike_gradients_leave_bearable_weights(
+    scales: tuple[float, ...], num_kept: int
+) -> None:
+    rng = np.random.default_rng(0)
+    features = np.concatenate([rng.normal(size=(500, 8)) * scale for scale in scales])
+    rows = by_hand(features.tolist(), cluster=np.repeat(range(len(scales)), 500).tolist())
+    kept, weights = Matched().select(rows, Budget(num_kept), np.random.default_rng(0))
+    assert kept.size == num_kept
+    assert effective_sample_size(weights) >= 0.5
+    assert weights.max() <= 8.0
+    mass = np.bincount(rows.cluster[kept], weights=weights)
+    assert mass == pytest.approx([num_kept / len(scales)] * len(scales))
+
+
+def test_one_row_with_most_of_the_copies_is_said_to_leave_unequal_weights(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    features = np.random.default_rng(0).normal(size=(40, 4))
+    rows = by_hand(features.tolist(), cluster=[0] + [1] * 39, multiplicity=[1000] + [1] * 39)
+    _, weights = Matched().select(rows, Budget(20), np.random.default_rng(0))
+    assert effective_sample_size(weights) < 0.5
+    assert "is below allocate.selector.least_effective=0.5" in caplog.text
 
 
 def test_the_error_of_one_group_is_made_up_by_the_next() -> None:

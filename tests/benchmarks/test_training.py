@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from benchmarks import training, training_regime  # noqa: E402
-from benchmarks.training_data import Rows, in_first_half  # noqa: E402
+from benchmarks.training_data import Rows, known  # noqa: E402
 from benchmarks.training_features import answers_alone, measure_rows, pool_facts  # noqa: E402
 from benchmarks.training_loop import (  # noqa: E402
     Course,
@@ -213,6 +213,7 @@ def test_answers_alone_by_hand() -> None:
         np.array([4]),
         ["a"],
         np.zeros(1, np.int32),
+        ["s"],
         [np.array([1, 5, 6, 7, 8], np.int32)],
         [np.array([-100, -100, 6, -100, 8], np.int32)],
     )
@@ -235,7 +236,7 @@ def test_rates_by_hand(regime: Regime) -> None:
 
 
 def test_halves_and_pools_are_apart(start: Start, regime: Regime) -> None:
-    first = [uid for uid in start.train.uids if in_first_half(uid, regime.seed)]
+    first = start.train.take(np.flatnonzero(known(start.train, regime))).uids
     assert 0.35 < len(first) / len(start.train) < 0.65
     pools = [start.pool(regime, seed) for seed in (0, 0, 1)]
     assert not set(pools[0].uids) & set(first)

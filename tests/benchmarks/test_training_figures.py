@@ -1,6 +1,5 @@
 """Figures of training runs by hand, and the report that is made of them."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ def line(
         "method": method,
         "budget": "100%" if method == "all" else budget,
         "seed": seed,
-        "regime": dataclasses.asdict(TINY),
+        "regime": TINY.facts,
         "selection": {
             "rows": 30,
             "tokens": 300,
@@ -113,7 +112,6 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docs.write_text("before\n<!-- training: begin -->\nold\n<!-- training: end -->\nafter\n")
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(results, "DOCS", docs)
-    monkeypatch.setattr(training_report, "PLOT", tmp_path / "training.svg")
     lines = [
         line(method, [4.6, 4.4, end + seed / 100], seed=seed)
         for method, end in (("all", 4.0), ("uniform", 4.3), ("matched", 4.1), ("length", 4.6))
@@ -121,7 +119,7 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     other = {**line("all", [4.0, 4.0, 3.0]), "regime": {**lines[0]["regime"], "epochs": 9}}
     tuning = line("all", [4.4, 4.2, 4.123], seed=training_report.FIRST_TUNING_SEED)
-    training_report.write_report([*lines, other, tuning], TINY, "make bench-training")
+    training_report.write_report([*lines, other, tuning], TINY, "make bench-training", "training")
     text = docs.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     rows = [row for row in text.splitlines() if row.startswith("| `")]

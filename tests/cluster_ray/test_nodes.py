@@ -46,9 +46,7 @@ def finished_parts(folder: Path) -> dict[str, int]:
     return {record.name: record.with_suffix("").stat().st_ino for record in records}
 
 
-def wait_until(
-    holds: Callable[[], object], process: subprocess.Popen[bytes], folder: Path
-) -> None:
+def wait_until(holds: Callable[[], object], process: subprocess.Popen[bytes], folder: Path) -> None:
     deadline = time.monotonic() + 900
     while not holds():
         assert process.poll() is None, f"the run ended before it was disturbed: {said(folder)}"

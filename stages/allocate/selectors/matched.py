@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from stages.allocate.candidates import Budget, Candidates, IntArray
 from stages.allocate.groups import blocks_of, members_of, read_rows
-from stages.allocate.inclusion import inclusion_probabilities, systematic
+from stages.allocate.inclusion import defensive, inclusion_probabilities, systematic
 from stages.allocate.matching import Group, at_least_effective, calibrate, exchange
 from stages.allocate.quota import proportional
 from stages.allocate.weights import effective_sample_size, heirs, shared_mass, to_mean_one
@@ -27,6 +27,8 @@ Read = Callable[[IntArray], npt.NDArray[np.float32]]
 
 # Rows of a cluster that are mixed with each other, and whose features are in memory at once.
 ROWS_PER_STRETCH = 32_768
+# Chances aim at a little more than the least effective sample size, since quotas are whole rows.
+MARGIN = 1.02
 
 
 @dataclass(kw_only=True)
@@ -85,7 +87,8 @@ class Matched:
         """Choose exactly `budget.num_rows` rows."""
         share = candidates.multiplicity / candidates.multiplicity.sum()
         norms = feature_norms(candidates, self.feature)
-        chances = inclusion_probabilities(share * norms**self.power, budget.num_rows)
+        fits = partial(self._bearable, share, candidates)
+        chances = defensive(share * norms**self.power, share, budget.num_rows, fits)
         draws = candidates.draw(rng)
         kept, carried, even = [], [], []
         left: Array | float = 0.0
@@ -100,13 +103,37 @@ class Matched:
         rows, weights = rows[order], to_mean_one(np.concatenate(carried)[order])
         level = to_mean_one(np.concatenate(even)[order])
         weights = at_least_effective(weights, level, self.least_effective)
+        effective = effective_sample_size(weights)
         log.info(
             "allocate: matched %s, effective sample size %.1f%%, largest weight %.2f",
-            self.feature,
-            100.0 * effective_sample_size(weights),
-            weights.max(),
+            *(self.feature, 100.0 * effective, weights.max()),
         )
+        if effective < self.least_effective - 1e-9:
+            log.warning(
+                "allocate: effective sample size %.1f%% is below allocate.selector.least_effective"
+                "=%g: copies, or clusters that hardly any kept row stands for, need unequal "
+                "weights; keep more rows, or take fewer clusters",
+                *(100.0 * effective, self.least_effective),
+            )
         return rows, weights
+
+    def _bearable(self, share: Array, candidates: Candidates, chances: Array) -> bool:
+        """Whether weights of share over chance are as even as was asked, rows and clusters alike.
+
+        In the mean over draws the squares of the weights, of mean 1, sum to (rows kept)^2 times
+        the sum of share^2 / chance.
+        """
+        count = float(chances.sum())
+        least = min(1.0, MARGIN * self.least_effective)
+        by_cluster = [
+            np.bincount(candidates.cluster, values, candidates.num_clusters)
+            for values in (share, chances)
+        ]
+        mass, quotas = by_cluster
+        return bool(
+            count * (share**2 / chances).sum() * least <= 1.0 + 1e-9
+            and np.all(count * mass <= self.max_weight * quotas)
+        )
 
     def _groups(
         self, candidates: Candidates, chances: Array, draws: Array, budget: Budget

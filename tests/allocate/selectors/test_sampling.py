@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from stages.allocate.groups import members_of
 from stages.allocate.inclusion import (
+    defensive,
     inclusion_probabilities,
     race,
     race_chances,
@@ -113,6 +114,20 @@ def test_chances_sum_to_the_count(importance: list[float], count: int) -> None:
         assert found.size == count
         assert np.all(np.diff(found) > 0)
         assert 0 <= found[0] <= found[-1] < len(importance)
+
+
+def test_chances_are_mixed_just_as_far_as_is_bearable() -> None:
+    share, importance = np.array([0.25, 0.25, 0.5]), np.array([0.0, 0.0, 1.0])
+
+    def bearable(chances: np.ndarray) -> bool:
+        return bool(np.all(share / chances <= 1.25))  # no chance below 0.2 and 0.4
+
+    # Mixed by t, the chances of one row are t/4, t/4 and 1 - t/2: the first binds, at t = 0.8.
+    mixed = defensive(importance, share, 1, bearable)
+    assert mixed == pytest.approx([0.2, 0.2, 0.6], abs=1e-5)
+    plain = inclusion_probabilities(importance, 1)
+    assert np.array_equal(defensive(importance, share, 1, lambda chances: True), plain)
+    assert defensive(importance, share, 1, lambda chances: False) == pytest.approx(share)
 
 
 def test_systematic_sampling_by_hand() -> None:
