@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenshard.shards import IGNORED_LABEL, ShardError
+from evenshard.plan import SAME_WEIGHT
+from evenshard.shards import IGNORED_LABEL, OBJECTIVES, ShardError
 
 try:
     import torch
@@ -31,9 +32,7 @@ except ModuleNotFoundError as error:
 Feature = Mapping[str, Any]
 Collator = Callable[[list[dict[str, Any]]], Mapping[str, Any]]
 
-OBJECTIVES = ("sample", "token", "rank")
 _OWN_COLUMNS = ("row_id", "weight")
-_SAME_WEIGHT = 1e-6  # relative; weights are float32
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ class _Row:
 
 def _check_one_weight(real: Sequence[_Row]) -> None:
     for row in real[1:]:
-        if abs(row.weight - real[0].weight) > _SAME_WEIGHT * real[0].weight:
+        if abs(row.weight - real[0].weight) > SAME_WEIGHT * real[0].weight:
             raise ShardError(
                 f"row_id={row.row_id} has weight={row.weight:g} and row_id={real[0].row_id} of the "
                 f'same micro-batch {real[0].weight:g}: the objective "rank" needs rows of one '

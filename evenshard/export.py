@@ -1,13 +1,10 @@
 """Shards become one file for a trainer that cannot read them, and what that loses is said.
 
-A folder is written under a temporary name and renamed; it holds the data, `README.md` (a card)
-and `export.json`. Rows come in the order of epoch 0 of `evenshard.plan.Plan`.
+A folder holds the data, `README.md` (a card) and `export.json`, and comes to its place by
+`evenshard.swap`. Rows come in the order of epoch 0 of `evenshard.plan.Plan`.
 """
 
 import json
-import os
-import shutil
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +24,7 @@ from evenshard.export_rows import (
 )
 from evenshard.shards import MANIFEST, SHARD_SCHEMA, ShardError, StrPath, file_digest
 from evenshard.shardset import ShardSet
+from evenshard.swap import draft_of, swap
 
 FORMAT = "evenshard-export"
 FORMAT_VERSION = 1
@@ -63,7 +61,8 @@ def export(
     to : str
         "block", "strided", "repeat", "ms-swift", "llamafactory" or "jsonl".
     out : path, optional
-        The new folder, by default `<dir>-<to>`; an export that is there is replaced.
+        The new folder, by default `<dir>-<to>`; the files of an export that is there are
+        replaced, others stay. A link to a folder stays a link.
     world_size, micro_batch : int, optional
         Ranks of the job and rows of a rank in one forward pass; by default those of the set.
     repeat_rows : int, optional
@@ -94,19 +93,15 @@ def export(
     else:
         order = order_steps(shards, world_size, micro_batch, strided=to in STRIDED)
     figures = {"from": str(shards.folder), "made for": str(order.job), **order.figures}
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
-    draft.mkdir()
-    try:
+    place = folder.resolve()
+    with draft_of(place, _own_files) as draft:
         data = _write_data(draft, to, shards, order.pieces)
         lost = losses(to, order.job)
         facts = {**_facts(shards, to, order, data), "lost": lost}
         card = build_card(to, order.job, facts, figures, lost)
         (draft / "README.md").write_text(card, encoding="utf-8")
         _write_json(draft / EXPORT, facts)
-        _swap(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        swap(draft, place, _own_files)
     return Exported(folder, figures, lost)
 
 
@@ -181,17 +176,13 @@ def _is_export(folder: Path) -> bool:
     return isinstance(facts, dict) and facts.get("format") == FORMAT
 
 
+def _own_files(folder: Path) -> set[str]:
+    """Name the files of an export, of every target."""
+    if not _is_export(folder):
+        return set()
+    return {EXPORT, "README.md", "train.parquet", "train.jsonl", "dataset_info.json"}
+
+
 def _write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=2)
     path.write_text(text + "\n", encoding="utf-8")
-
-
-def _swap(draft: Path, folder: Path) -> None:
-    """Put a finished folder in its place; a reader never meets a mix."""
-    if folder.exists():
-        old = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.old")
-        os.rename(folder, old)
-        os.rename(draft, folder)
-        shutil.rmtree(old)
-    else:
-        os.rename(draft, folder)

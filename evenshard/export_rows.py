@@ -1,6 +1,7 @@
 """Rows of a set in any order, a row group of each shard in memory, and the files they go to."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -198,22 +199,31 @@ def meta_kinds(shards: ShardSet) -> dict[str, set[str]]:
 
 def _parse_meta(text: str | None) -> Record:
     try:
-        meta = json.loads(text or "{}", parse_constant=str)
+        meta = json.loads(text or "{}", parse_constant=str, parse_float=_real)
     except ValueError:
         meta = text
     return meta if isinstance(meta, dict) else {"meta": meta}
 
 
+def _real(digits: str) -> float | str:
+    """Read a number; one beyond a double, which JSON cannot hold, stays text."""
+    number = float(digits)
+    return number if math.isfinite(number) else digits
+
+
 def _kind(value: Any) -> set[str]:
+    """Name the kind of a value, and for an integer what cannot hold it."""
     if value is None:
         return set()
-    if isinstance(value, int) and not isinstance(value, bool) and value not in INT64:
-        return {"huge", "int"}
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value not in INT64:
+            return {"int", "huge"}
+        return {"int"} if int(float(value)) == value else {"int", "wide"}  # than a double
     return {type(value).__name__}
 
 
 def _plain(value: Any, kinds: set[str]) -> Any:
-    if value is None or len(kinds) <= 1:
+    if value is None or len(kinds) <= 1 or kinds == {"int", "wide"}:
         return value
     if kinds == {"int", "float"}:
         return float(value)

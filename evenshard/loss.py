@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenshard.collate import OBJECTIVES
-from evenshard.shards import IGNORED_LABEL, ShardError
+from evenshard.shards import IGNORED_LABEL, OBJECTIVES, ShardError
 
 try:
     import torch

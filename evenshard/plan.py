@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from evenshard.shards import ShardError
+from evenshard.shards import OBJECTIVES, ShardError
 from evenshard.shardset import PADDING, ShardSet
 
-OBJECTIVES = ("sample", "token", "rank")
+SAME_WEIGHT = 1e-6  # relative; weights are float32
 LENGTH_BUCKETS_PER_DOUBLING = 4
 # The least length of each bucket; integers, so that every machine draws the same lines.
 BUCKET_STARTS = np.array([math.ceil(2 ** (i / LENGTH_BUCKETS_PER_DOUBLING)) for i in range(124)])
@@ -48,7 +48,7 @@ class Plan:
     ------
     ShardError
         If the rows of a rank in a step are no multiple of the micro-batch, or the objective is
-        "rank" and ranks would get padding, or rows of several clusters at once.
+        "rank" and ranks would get padding, or micro-batches of several clusters or weights.
     """
 
     def __init__(
@@ -298,6 +298,32 @@ class Plan:
                 f"{len(clusters)} hold several, the first {found}; {remedy} and "
                 f"cluster.num_clusters={shards.world_size}"
             )
+        if self.micro_batch > 1:
+            self._check_rank_weights()
+
+    def _check_rank_weights(self) -> None:
+        """Refuse rows of unlike weights that meet in a micro-batch, in whichever epoch.
+
+        Later epochs permute the rows of a cluster, so all of a shard's must be alike.
+        """
+        shards = self.shards
+        for worker in range(shards.world_size):
+            weights, row_ids = (shards.shard_column(worker, n) for n in ("weight", "row_id"))
+            clusters = shards.shard_column(worker, "cluster")
+            _, firsts, group = np.unique(clusters, return_index=True, return_inverse=True)
+            first = firsts[group]  # of every row, the first one of its cluster
+            gap = np.abs(weights.astype(np.float64) - weights[first])
+            other = np.flatnonzero(gap > SAME_WEIGHT * weights[first])
+            if other.size:
+                row, like = int(other[0]), int(first[other[0]])
+                raise ShardError(
+                    f'objective="rank" needs rows of one weight in a micro-batch: in '
+                    f"{shards.folder}, worker {worker}, row_id={row_ids[row]} has "
+                    f"weight={weights[row]:g} and row_id={row_ids[like]} of the same cluster "
+                    f"{weights[like]:g} ({other.size} rows differ); use the objective "
+                    f'"sample", or curate with allocate.objective=rank and '
+                    f"allocate.micro_batch={self.micro_batch}, which levels them"
+                )
 
     def _divides(self, world_size: int) -> bool:
         """Whether a world size gives each rank whole blocks of shards, and no padding."""

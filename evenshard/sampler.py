@@ -191,6 +191,12 @@ class ShardSampler(Sampler[list[int]]):
                 f"{plan.micro_batch} cut otherwise; save after an optimizer step, as "
                 f"state_dict(step) does, or resume with the numbers it was saved with"
             )
+        if state["micro_batches"] >= plan.accumulation:
+            raise ShardError(
+                f"the state has micro_batches={state['micro_batches']}, must be < "
+                f"{plan.accumulation}, the micro-batches of a step; resume from a state that was "
+                f"not altered"
+            )
 
 
 def _checked(state: Mapping[str, object]) -> SamplerState:

@@ -1,7 +1,8 @@
 """The shard contract: what a published folder holds, and the one way to find a worker's file.
 
 A folder holds `worker-00000-of-00004.parquet ...` of one schema and `manifest.json`, which is
-written last: its existence means that the rest is there.
+written last: its existence means that the rest is there. It comes to its place by `swap`.
+Longer than other files, since all that stages may import from here is in this one.
 """
 
 import hashlib
@@ -14,11 +15,15 @@ from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
+from evenshard.swap import draft_of as draft_of
+from evenshard.swap import swap as swap
+
 FORMAT = "evenshard-shards"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 REJECTS = "rejects.parquet"
 IGNORED_LABEL = -100  # a label that is not trained
+OBJECTIVES = ("sample", "token", "rank")  # what weights multiply
 
 SHARD_SCHEMA = pa.schema(
     [

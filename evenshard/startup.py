@@ -33,7 +33,14 @@ class Report(NamedTuple):
 
 
 def check_start(
-    loader: Any, plan: Plan, rank: int, group: Any = None, *, epoch: int = 0, start: int = 0
+    loader: Any,
+    plan: Plan,
+    rank: int,
+    group: Any = None,
+    *,
+    epoch: int = 0,
+    start: int = 0,
+    whole_epoch: bool = False,
 ) -> None:
     """Check on every rank that the loader gives the plan's rows; call it once, on all ranks.
 
@@ -53,6 +60,10 @@ def check_start(
         process alone is checked.
     epoch, start : int, default=0
         Where the loader begins. A loader with a `ShardSampler` knows it itself.
+    whole_epoch : bool, default=False
+        Read a stream to its end, which takes as long as reading takes in an epoch. Without it the
+        first two steps are read, and ranks whose streams end early or late are not found: the
+        ones that still train would wait for the others. Other loaders are always checked whole.
 
     Raises
     ------
@@ -63,7 +74,14 @@ def check_start(
     world_size = group_size(group)
     failure: Exception | None = None
     try:
-        seen = look(loader, plan, world_size=world_size, epoch=epoch, start=start)
+        seen = look(
+            loader,
+            plan,
+            world_size=world_size,
+            epoch=epoch,
+            start=start,
+            whole_epoch=whole_epoch,
+        )
         report = Report(seen.num_batches, diagnose(seen, plan, rank))
     except Exception as error:  # the other ranks wait for this one's report
         failure = error
@@ -93,14 +111,20 @@ def find_faults(reports: Sequence[Report]) -> str | None:
 
 
 def look(
-    loader: Any, plan: Plan, *, world_size: int | None = None, epoch: int = 0, start: int = 0
+    loader: Any,
+    plan: Plan,
+    *,
+    world_size: int | None = None,
+    epoch: int = 0,
+    start: int = 0,
+    whole_epoch: bool = False,
 ) -> Seen:
     """Look at what a loader gives, without moving it; see `check_start` for the parameters."""
     begin = start * plan.accumulation
     most = STEPS_LOOKED_AT * plan.accumulation
     count = None
     if isinstance(loader, Mapping | Sequence):
-        batches = [loader] if isinstance(loader, Mapping) else list(loader)
+        first, ids = _read([loader] if isinstance(loader, Mapping) else loader)
     elif not isinstance(loader, Iterable) or isinstance(loader, Iterator):
         raise ShardError(
             f"loader={type(loader).__name__} must be a loader or a list of its first batches: "
@@ -118,15 +142,17 @@ def look(
     elif _is_map_style(loader):
         return _look_at_indices(loader, most, world_size, epoch, begin)
     else:
-        batches, count = _first_batches(loader, most)
-    if not batches:
+        if whole_epoch:  # and one batch more, for it may not end
+            most = plan.num_steps * plan.accumulation - begin + 1
+        first, ids, count = _first_batches(loader, most)
+    if not ids:
         raise ShardError("the loader gives no batch; give it the rows of its shard")
-    ids = [tuple(_ints(batch["row_id"])) for batch in batches if "row_id" in batch]
+    known = [batch for batch in ids if batch is not None]
     return Seen(
-        tuple(ids) if len(ids) == len(batches) else None,
-        frozenset(batches[0]),
+        tuple(known) if len(known) == len(ids) else None,
+        frozenset(first),
         count,
-        _count_sequences(batches[0]),
+        _count_sequences(first),
         world_size,
         epoch,
         begin,
@@ -202,7 +228,17 @@ def _row_ids(dataset: Any, indices: list[list[int]], most: int, batch: Any) -> B
     return tuple(tuple(part.tolist()) for part in np.split(ids, cuts))
 
 
-def _first_batches(loader: Any, most: int) -> tuple[list[Any], int | None]:
+def _read(batches: Iterable[Any]) -> tuple[Any, list[tuple[int, ...] | None]]:
+    """Keep the first batch, and of each the row ids, None where it has none."""
+    first, ids = None, []
+    for batch in batches:
+        first = batch if first is None else first
+        ids.append(tuple(_ints(batch["row_id"])) if "row_id" in batch else None)
+    return first, ids
+
+
+def _first_batches(loader: Any, most: int) -> tuple[Any, list[tuple[int, ...] | None], int | None]:
+    """Read so many batches; the count is the loader's own where it does not end before."""
     import torch
 
     try:
@@ -210,12 +246,15 @@ def _first_batches(loader: Any, most: int) -> tuple[list[Any], int | None]:
     except (TypeError, NotImplementedError):
         count = None
     with torch.random.fork_rng(devices=[]):
-        batches = list(islice(iter(loader), most))
-    if len(batches) < most:  # it ended, whatever its length says
-        count = len(batches)
+        epoch = getattr(loader, "iteration", None)
+        first, ids = _read(islice(iter(loader), most))
+    if len(ids) < most:  # it ended, whatever its length says
+        count = len(ids)
     if hasattr(loader, "end"):  # Accelerate's loaders believe that they are still iterated over
         loader.end()
-    return batches, count
+        if epoch is not None:
+            loader.iteration = epoch  # and that an epoch is over, where they ended
+    return first, ids, count
 
 
 def _count_sequences(batch: Mapping[str, Any]) -> int | None:

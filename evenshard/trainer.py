@@ -240,7 +240,7 @@ optimizer_cls_and_kwargs, preprocess_logits_for_metrics
 
     def _inner_collator(self) -> Collator:
         collator: Collator = self.data_collator
-        if collator is default_data_collator or isinstance(collator, DataCollatorWithPadding):
+        if collator is default_data_collator or type(collator) is DataCollatorWithPadding:
             pad = getattr(self.processing_class, "pad_token_id", None)
             pad = self.model.config.get_text_config().pad_token_id if pad is None else pad
             return PadCollator(0 if pad is None else pad)
@@ -260,6 +260,7 @@ _UNUSABLE: Sequence[tuple[str, tuple[Any, ...], Any]] = (
     ("train_sampling_strategy", ("group_by_length", "batch_rebalance"), "sequential"),
     ("group_by_length", (True,), False),
     ("auto_find_batch_size", (True,), False),
+    ("ignore_data_skip", (True,), False),  # a resume would begin the epoch again
     ("loss_type", ("dft",), "nll"),
     ("accelerator_config.dispatch_batches", (True,), None),
     ("accelerator_config.split_batches", (True,), False),

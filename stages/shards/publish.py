@@ -2,9 +2,6 @@
 
 import json
 import logging
-import os
-import shutil
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evenshard.shards import FORMAT, MANIFEST, REJECTS, RejectFacts, WorkerFacts
+from evenshard.shards import (
+    FORMAT,
+    MANIFEST,
+    REJECTS,
+    RejectFacts,
+    WorkerFacts,
+    draft_of,
+    swap,
+)
 from stages.contract.artifact import Artifact
 from stages.contract.draft import write_json
 from stages.contract.errors import ConfigurationError
@@ -83,11 +88,7 @@ def publish(
         See `build_manifest`.
     """
     out = out.resolve()  # a link to another disk stays a link
-    out.parent.mkdir(parents=True, exist_ok=True)
-    recover(out)
-    draft = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
-    draft.mkdir()
-    try:
+    with draft_of(out, _own_files) as draft:
         workers = _copy_shards(artifacts["shards"], draft)
         rejects = _write_rejects(artifacts.values(), draft)
         manifest = build_manifest(
@@ -109,9 +110,8 @@ def publish(
         (draft / CARD).write_text(build_card(manifest), encoding="utf-8")
         write_json(draft / MANIFEST, manifest)
         sync_folder(draft)
-        swap(draft, out)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        swap(draft, out, _own_files)
+        sync_folder(out.parent)
     return manifest
 
 
@@ -126,40 +126,6 @@ def is_unchanged(out: Path, manifest: Published) -> bool:
         and all((out / name).is_file() for name in (*others, *sizes))
         and all((out / name).stat().st_size == size for name, size in sizes.items())
     )
-
-
-def swap(draft: Path, out: Path) -> None:
-    """Put a finished folder in the place of an older one; a reader never meets a mix.
-
-    Files of the older folder that evenshard did not write move along.
-    """
-    if not out.exists():
-        os.rename(draft, out)
-        sync_folder(out.parent)
-        return
-    ours = _own_files(out)
-    old = out.with_name(f".{out.name}.{uuid.uuid4().hex}.old")
-    os.rename(out, old)
-    try:
-        os.rename(draft, out)
-    except OSError:
-        if not is_published(out):  # else another run of this name was quicker
-            os.rename(old, out)
-            raise
-    for child in old.iterdir():
-        if child.name not in ours and not (out / child.name).exists():
-            os.rename(child, out / child.name)
-    shutil.rmtree(old)
-    sync_folder(out.parent)
-
-
-def recover(out: Path) -> None:
-    """Put back the older folder, where a run was killed between the two renames of `swap`."""
-    if out.exists():
-        return
-    for old in sorted(out.parent.glob(f".{out.name}.*.old")):
-        os.rename(old, out)
-        return
 
 
 def _own_files(out: Path) -> set[str]:

@@ -80,14 +80,16 @@ class Cluster:
         else:
             role = [
                 *("--head", f"--port={self.gcs_port}", "--dashboard-host=127.0.0.1"),
-                *(f"--dashboard-port={self.dashboard_port}", f"--temp-dir={self.folder}"),
+                f"--dashboard-port={self.dashboard_port}",
                 "--include-dashboard=true",
             ]
+        # Of its own: a node that unpacks a job's working directory removes what lies there first.
+        own = self.folder / name
         process = subprocess.Popen(
             [
                 *(RAY, "start", "--block", *role, f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
                 *(f"--node-name={name}", "--disable-usage-stats"),
-                *(f"--object-store-memory={STORE_BYTES}",),
+                *(f"--object-store-memory={STORE_BYTES}", f"--temp-dir={own}"),
                 *(f"--dashboard-agent-listen-port={free_port()}",),
             ],
             env=self.environment,

@@ -296,6 +296,42 @@ def test_meta_that_is_odd_is_kept(tmp_path: Path) -> None:
     assert found[2]["meta_uid"] == 1 and found[3]["meta_meta_uid"] == 12
 
 
+def strictly(line: bytes) -> Any:
+    """Read as readers do that follow the standard: no Infinity, no NaN."""
+
+    def refuse(word: str) -> Any:
+        raise AssertionError(word)
+
+    return json.loads(line, parse_constant=refuse)
+
+
+LARGE = 2**53 + 1  # the first integer that a double cannot hold
+
+
+@pytest.mark.parametrize(
+    ("metas", "expected"),
+    [
+        (["1e400", "-1e400", "NaN", '"a"'], ["1e400", "-1e400", "NaN", "a"]),
+        (["[1e400]", "[Infinity]", "[]", "null"], [["1e400"], ["Infinity"], [], None]),
+        (["1e400", "2.5", "1", "null"], ['"1e400"', "2.5", "1", None]),
+        (["1", "2.5", "3", "-4"], [1.0, 2.5, 3.0, -4.0]),
+        ([str(LARGE), "2.5", "1", "null"], [str(LARGE), "2.5", "1", None]),
+        ([str(LARGE), str(-LARGE), "1", "null"], [LARGE, -LARGE, 1, None]),
+        ([str(2**53), "2.5", str(2**60), "1"], [2.0**53, 2.5, 2.0**60, 1.0]),
+        ([str(2**64 + 1), str(LARGE), "1", "null"], [str(2**64 + 1), str(LARGE), "1", None]),
+    ],
+)
+def test_numbers_of_meta_are_json_and_lose_no_digit(
+    tmp_path: Path, metas: list[str], expected: list[Any]
+) -> None:
+    folder = make_set(tmp_path, 1, 1, 1)
+    folders.set_column(folder, 0, "meta", [f'{{"a": {value}}}' for value in metas])
+    lines = (export(folder, "jsonl").folder / "train.jsonl").read_bytes().splitlines()
+    found = [strictly(line)["a"] for line in lines]
+    assert found == expected
+    assert list(map(type, found)) == list(map(type, expected))
+
+
 def test_padding_is_refused_with_the_world_sizes_that_work(tmp_path: Path) -> None:
     folder = make_set(tmp_path, 2, 2, 1)  # 4 steps of 4 rows
     with pytest.raises(ShardError) as caught:
@@ -324,6 +360,40 @@ def test_only_an_export_is_replaced(tmp_path: Path) -> None:
     (mine / "export.json").write_text("{}")
     with pytest.raises(ShardError, match="would be overwritten; give another --out"):
         export(folder, "block", out=mine)
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty folder", "an export"])
+def test_a_link_stays_a_link(tmp_path: Path, there: str) -> None:
+    folder = make_set(tmp_path)
+    disk, out = tmp_path / "disk", tmp_path / "elsewhere" / "out"
+    out.parent.mkdir()
+    out.symlink_to(disk)
+    if there != "nothing":
+        disk.mkdir()
+    if there == "an export":
+        export(folder, "jsonl", out=disk)
+    done = export(folder, "block", out=out)
+    assert done.folder == out and out.is_symlink() and not disk.is_symlink()
+    assert sorted(path.name for path in disk.iterdir()) == [
+        "README.md",
+        "export.json",
+        "train.parquet",
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "elsewhere", "set"]
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+def test_files_of_the_user_outlive_a_new_export(tmp_path: Path) -> None:
+    folder = make_set(tmp_path)
+    out = export(folder, "llamafactory").folder
+    (out / "notes.txt").write_text("mine")
+    export(folder, "block", out=out)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "README.md",
+        "export.json",
+        "notes.txt",
+        "train.parquet",
+    ]
 
 
 def test_a_fault_leaves_the_older_export(tmp_path: Path) -> None:

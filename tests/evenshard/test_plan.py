@@ -267,6 +267,61 @@ def test_the_objective_rank(sets: list[ShardSet], tmp_path: Path) -> None:
         Plan(ShardSet(tmp_path), objective="rank")
 
 
+@pytest.fixture(scope="module")
+def pinned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two shards of one cluster each, 12 rows in 6 micro-batches of 2; all weigh alike inside."""
+    folder = tmp_path_factory.mktemp("pinned")
+    folders.write_set(folder, kept=(12, 12), pinned=True)
+    return folder
+
+
+def test_the_objective_rank_refuses_unlike_weights(pinned: Path) -> None:
+    """One row of the fifth micro-batch stands for two: found before training, not in step 3."""
+    shards = ShardSet(pinned)
+    Plan(shards, objective="rank")
+    weights = shards.shard_column(1, "weight").copy()
+    first, ninth = shards.row_id[1, 0], shards.row_id[1, 9]
+    weights[9] = 2 * weights[0]
+    shards._columns[1, "weight"] = weights
+    message = (
+        rf'objective="rank" needs rows of one weight .*{pinned}, worker 1, row_id={ninth} has '
+        rf"weight={weights[9]:g} and row_id={first} of the same cluster {weights[0]:g} \(1 rows "
+        r'differ\); use the objective "sample", or curate with allocate.objective=rank and all'
+    )
+    for world_size in (1, 2, 6):
+        with pytest.raises(ShardError, match=message):
+            Plan(shards, world_size, objective="rank")
+    Plan(shards, objective="sample")
+    Plan(shards, micro_batch=1, objective="rank")  # a row alone has one weight
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    weights=st.lists(st.sampled_from((1.0, 1.0, 1.0, 1.0000001, 2.0)), min_size=12, max_size=12),
+    clusters=st.lists(st.integers(0, 1), min_size=6, max_size=6),
+    by_cluster=st.booleans(),
+)
+def test_accepted_weights_meet_no_others_in_any_epoch(
+    pinned: Path, weights: list[float], clusters: list[int], by_cluster: bool
+) -> None:
+    """What a collator would refuse on one rank in mid-epoch, the plan refuses on all."""
+    shards = ShardSet(pinned)
+    cluster = np.repeat(clusters, 2)  # by micro-batch, as the objective needs it
+    made = np.where(cluster == 1, 3.0, 1.0) if by_cluster else np.array(weights)
+    shards._columns[0, "cluster"] = cluster.astype(np.int32)
+    shards._columns[0, "weight"] = made.astype(np.float32)
+    uniform = all(np.ptp(made[cluster == k]) < 1e-3 for k in set(clusters))
+    if not uniform:
+        with pytest.raises(ShardError, match="rows of one weight in a micro-batch"):
+            Plan(shards, objective="rank")
+        return
+    plan = Plan(shards, objective="rank")
+    column = shards.column("weight").ravel().astype(float)
+    for epoch in range(4):
+        for batch in plan.batches(epoch, 0):
+            assert column[batch] == pytest.approx(column[batch[0]], rel=1e-6)
+
+
 def test_ranks_steps_and_epochs_out_of_range(four: ShardSet) -> None:
     plan = Plan(four)
     with pytest.raises(ShardError, match=r"rank=4 must lie in \[0, 4\)"):

@@ -142,6 +142,9 @@ def test_states_that_cannot_go_on(shards: ShardSet, tmp_path: Path) -> None:
         sampler.load_state_dict({"epoch": 1})
     with pytest.raises(ShardError, match="the state has step=-1, must be a whole number"):
         sampler.load_state_dict({**state, "step": -1})
+    for number in (2, 3):  # of 2 micro-batches a step
+        with pytest.raises(ShardError, match=rf"has micro_batches={number}, must be < 2, the mic"):
+            sampler.load_state_dict({**state, "micro_batches": number})
     with pytest.raises(ShardError, match="an epoch has 5 steps"):
         sampler.load_state_dict({**state, "step": 9})
     folders.write_set(tmp_path, kept=(20, 12, 8), world_size=4, micro_batch=1, seed=1)

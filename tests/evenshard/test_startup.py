@@ -264,6 +264,51 @@ def test_padding_free_batches_are_not_packed(shards: ShardSet) -> None:
     check_start([batch], Plan(shards), 0)
 
 
+class Until(IterableDataset[Any]):
+    """A stream of a rank's own rows up to one of them, in a round without end where asked."""
+
+    def __init__(self, rows: Any, stop: int) -> None:
+        self.rows, self.stop = rows, stop
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.rows[i % len(self.rows)] for i in range(self.stop))
+
+
+def streamed(rows: Any, stop: int) -> Any:
+    return DataLoader(Until(rows, stop), batch_size=2, collate_fn=keep_ids)
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"),
+    [
+        (10, r"the loader has 5 batches, must have the plan's 8"),
+        (14, r"the loader has 7 batches, must have the plan's 8"),
+        (15, r"batch 7 has rows \[\d+\], must have \[\d+, \d+\]"),
+        (18, r"batch 8 has rows \[\d+, \d+\], must have \[\]: rows come more than once"),
+        (10**9, r"batch 8 has rows \[\d+, \d+\], must have \[\]: rows come more than once"),
+    ],
+)
+def test_a_stream_that_ends_early_or_late_is_found_where_it_is_read_whole(
+    shards: ShardSet, stop: int, message: str
+) -> None:
+    loader, plan = streamed(load_shard(shards.folder, 0), stop), Plan(shards)
+    check_start(loader, plan, 0)  # the first steps are right
+    with pytest.raises(ShardError, match=message):
+        check_start(loader, plan, 0, whole_epoch=True)
+
+
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_reading_a_stream_whole_moves_nothing(shards: ShardSet, start: int) -> None:
+    shard, plan = load_shard(shards.folder, 1), Plan(shards)
+    rest = Subset(shard, range(4 * start, 16))
+    for loader in (streamed(rest, len(rest)), cut(streamed(rest, len(rest)), 0, num_processes=1)):
+        before = [batch["row_id"].tolist() for batch in loader]
+        kept = dict(vars(loader))
+        check_start(loader, plan, 1, start=start, whole_epoch=True)
+        assert getattr(loader, "iteration", None) == kept.get("iteration")
+        assert [batch["row_id"].tolist() for batch in loader] == before
+
+
 def test_world_sizes_and_reports(shards: ShardSet) -> None:
     seen = look(make_loader(shards, 0, 2, collate=collate), Plan(shards), world_size=4)
     text = str(diagnose(seen, Plan(shards), 0))
@@ -293,10 +338,12 @@ def on_two_ranks(rank: int, world_size: int, folder: Path) -> list[str]:
         (bad, plan),
         (accelerator.prepare(DataLoader(Stream(shard), batch_size=2, collate_fn=keep_ids)), plan),
     ]
+    short = streamed(shard, 16 - 6 * rank)
+    keys: list[dict[str, Any]] = [{}] * len(cases) + [{}, {"whole_epoch": True}]
     messages = []
-    for loader, its_plan in cases:
+    for (loader, its_plan), its_keys in zip([*cases, *[(short, plan)] * 2], keys, strict=True):
         try:
-            check_start(loader, its_plan, rank)
+            check_start(loader, its_plan, rank, **its_keys)
             messages.append("")
         except ShardError as error:
             messages.append(str(error))
@@ -306,7 +353,7 @@ def on_two_ranks(rank: int, world_size: int, folder: Path) -> list[str]:
 def test_all_ranks_are_told(folder: Path) -> None:
     first, second = run_ranks(on_two_ranks, 2, folder)
     assert first == second
-    right, prepared, shuffled, uneven, world, bad, dispatched = first
+    right, prepared, shuffled, uneven, world, bad, dispatched, looked_at, short = first
     assert right == ""
     assert prepared.count("its loader was cut again") == 2
     assert "rank 1: batch" in shuffled and "shuffle=False" in shuffled
@@ -316,6 +363,10 @@ def test_all_ranks_are_told(folder: Path) -> None:
     assert "rank 1: ValueError: invalid literal" in bad
     assert "ranks 0, 1: ShardError: loader=DataLoaderDispatcher lets rank 0 read" in dispatched
     assert "set dispatch_batches=False" in dispatched
+    assert looked_at == ""  # as documented: the first steps are right
+    assert "rank 1: batch 5 has rows []" in short and "rank 0:" not in short
+    assert "the loader has 5 batches, must have the plan's 8" in short
+    assert "ranks have different numbers of batches, [8, 5]" in short
 
 
 def fail_on_one(rank: int, world_size: int) -> None:

@@ -439,6 +439,7 @@ SETTINGS: list[tuple[str, dict[str, Any], str]] = [
     ("hf", {"accelerator_config": {"dispatch_batches": True}}, "accelerator_config.dispatch_batch"),
     ("hf", {"accelerator_config": {"split_batches": True}}, "accelerator_config.split_batches=Tr"),
     ("hf", {"auto_find_batch_size": True}, "auto_find_batch_size=True"),
+    ("hf", {"ignore_data_skip": True}, "ignore_data_skip=True would .*set it to False"),
     ("hf", {"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 must be 0"),
     ("hf", {"per_device_train_batch_size": 3}, r"per_device_train_batch_size=3 on 1 ranks: .*work"),
     ("hf", {"gradient_accumulation_steps": 3}, r"gradient_accumulation_steps=3 must be a multipl"),
@@ -473,6 +474,26 @@ def test_loader_workers_keep_the_order(tmp_path: Path, model_folder: Path) -> No
         loader.set_epoch(epoch)
         row_ids += [int(row) for batch in loader for row in batch["row_id"]]
     assert row_ids == ids_of(plan_of(folder, 1), 0)
+
+
+def test_only_the_stock_collators_are_replaced(tmp_path: Path, model_folder: Path) -> None:
+    """A subclass is the user's own, and may do more than pad."""
+    from transformers import DataCollatorWithPadding, default_data_collator
+
+    class Own(DataCollatorWithPadding):  # type: ignore[misc]
+        def __call__(self, features: Any) -> Any:
+            return {**PadCollator(PAD)(features), "mine": torch.ones(len(features))}
+
+    tokenizer = tokenizer_of(model_folder)
+    args = training_arguments(tmp_path / "out", gradient_accumulation_steps=4)
+    folder = write_uneven_set(tmp_path / "set")
+    collators = (Own(tokenizer), DataCollatorWithPadding(tokenizer), default_data_collator)
+    for collator, is_own in zip(collators, (True, False, False), strict=True):
+        trainer = mixed_trainer(
+            "hf", folder, load_model(model_folder), args, data_collator=collator
+        )
+        batch = next(iter(trainer.get_train_dataloader()))
+        assert ("mine" in batch) == is_own
 
 
 def test_a_train_dataset_of_ones_own_is_refused(tmp_path: Path, model_folder: Path) -> None:

@@ -289,6 +289,23 @@ def test_a_set_caught_between_the_two_renames_is_put_back(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
 
 
+def test_of_two_folders_that_killed_runs_left_the_newer_is_put_back(tmp_path: Path) -> None:
+    """One was killed after both renames, a later one between them; names sort otherwise."""
+    out, newer = tmp_path / "out", tmp_path / ".out.ffff.old"
+    make(tmp_path / "store", num_workers=3).publish(out)
+    (out / "notes.txt").write_text("mine")
+    out.rename(tmp_path / ".out.0000.old")
+    made = make(tmp_path / "again", num_workers=2)
+    made.publish(tmp_path / "elsewhere", name="same")
+    (tmp_path / "elsewhere").rename(newer)
+    before = (newer / "manifest.json").stat().st_mtime_ns
+    made.publish(out, name="same")
+    assert (out / "manifest.json").stat().st_mtime_ns == before  # it is that folder, unchanged
+    assert set(bytes_of(out)) == {*FILES, *shard_files(2), "notes.txt"}
+    assert evenshard.verify(out) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "out", "store"]
+
+
 def test_the_same_run_publishes_the_same_bytes(tmp_path: Path) -> None:
     made = make(tmp_path / "store")
     for name in ("one", "deeper/two"):
