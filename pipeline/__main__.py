@@ -109,23 +109,32 @@ def _run(command: str, overrides: list[str], flags: set[str]) -> int:
 
         overrides = compare_overrides(overrides)
     config = compose(overrides)
+    if command == "dry-run":
+        return _dry_run(config, overrides)
     check_paths(config, overrides)
-
     if command == "compare":
         from pipeline.compare import run_compare
 
         log.info("comparing methods on %s", config.rows.path)
         print(run_compare(config))
         return 0
-    if command == "dry-run":
-        from pipeline.dry_run import describe
-        from pipeline.plan import run_stages
-
-        log.info("dry run over %s", config.rows.path)
-        print(describe(config, run_stages(config, last="tokens")))
-        return 0
-
     return _curate(config, overrides)
+
+
+def _dry_run(config: "Config", overrides: list[str]) -> int:
+    """Take the rows as far as their tokens, and say what a run would meet."""
+    from pipeline.config import check_folder, check_inputs
+    from pipeline.dry_run import describe
+    from pipeline.plan import run_stages
+
+    check_inputs(config)
+    log.info("dry run over %s", config.rows.path)
+    print(describe(config, run_stages(config, last="tokens")))
+    try:
+        check_folder(config, overrides)
+    except ConfigurationError as error:  # nothing is written there now
+        log.warning("curate would stop: %s", error)
+    return 0
 
 
 def _curate(config: "Config", overrides: list[str]) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from pipeline.budgets import check_compared
 from pipeline.comparison import Pool, compare
 from pipeline.comparison_table import as_markdown, table
 from pipeline.config import Config, compose
@@ -45,14 +46,12 @@ def run_compare(config: Config) -> str:
         The tables, one per budget, and where they are.
     """
     require_library()
-    artifacts = {
-        name: report.artifact for name, report in run_stages(config, last="cluster").items()
-    }
-    pools = {False: make_pool(artifacts)}
+    reports = run_stages(config, last="cluster", check=check_compared)
+    artifacts = {name: report.artifact for name, report in reports.items()}
     paper = run_stage(
         CLUSTER_STAGE, paper_clusters(config), artifacts, store_path(config.store), config
     ).artifact
-    pools[True] = make_pool({**artifacts, "cluster": paper})
+    pools = make_pools(artifacts, paper)
     with threadpool_limits(1):
         cells = compare(pools, config.allocate, config.compare, tell=log.info)
     rows = table(cells)
@@ -86,21 +85,30 @@ def paper_clusters(config: Config) -> ClusterConfig:
     return dataclasses.replace(paper, feature="target_row")
 
 
-def make_pool(artifacts: dict[str, Artifact]) -> Pool:
-    """Gather candidates, with features kept in memory where they are small."""
+def make_pools(artifacts: dict[str, Artifact], paper: Artifact) -> dict[bool, Pool]:
+    """Gather candidates of the run's clusters and of the paper's, False and True.
+
+    Features are kept in memory where they are small. Raw features and the judge are of the same
+    rows in both, so they are kept once; only what a clustering prepared is its own.
+    """
     candidates, row_ids = read_candidates(artifacts)
     read_judge = judge_of(artifacts["embed"], row_ids)
     assert read_judge is not None, "compare_overrides asks for the judge"
     every = np.arange(candidates.num_rows)
     judge: Any = kept_in_memory(lambda _, places: read_judge(places), every)
     features = kept_in_memory(candidates.read_feature, every)
-    prepared: Any = kept_in_memory(lambda _, places: candidates.read_embeddings(places), every)
-    held: Candidates = dataclasses.replace(
-        candidates,
-        read_feature=features,
-        read_embeddings=lambda places: prepared("", places),
-    )
-    return Pool(held, lambda places: judge("", places))
+
+    def pool(own: Candidates) -> Pool:
+        prepared: Any = kept_in_memory(lambda _, places: own.read_embeddings(places), every)
+        held: Candidates = dataclasses.replace(
+            own,
+            read_feature=features,
+            read_embeddings=lambda places: prepared("", places),
+        )
+        return Pool(held, lambda places: judge("", places))
+
+    of_paper, _ = read_candidates({**artifacts, "cluster": paper})
+    return {False: pool(candidates), True: pool(of_paper)}
 
 
 def kept_in_memory(

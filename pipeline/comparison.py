@@ -1,7 +1,8 @@
 """Which methods `compare` sets side by side, and the numbers of each: no disk, no Hydra."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -118,11 +119,14 @@ class Pool:
     read_judge: ReadJudge
 
 
-def budgets_of(text: str, candidates: Candidates) -> dict[str, Asked]:
-    """Ask for a share of the rows, and for the same share of the tokens."""
-    share = parse_budget(text).amount
-    tokens = int(share * int(candidates.num_tokens.sum()))
-    return {"rows": parse_budget(text), "tokens": parse_budget(f"{tokens}tokens")}
+def budgets_of(text: str, num_tokens: int) -> dict[str, Asked]:
+    """Ask for a share of the rows, and for the same share of all tokens."""
+    share, label = parse_budget(text).amount, f"compare.budgets={text}"
+    tokens = int(share * num_tokens)  # may be 0: then no selection fits
+    return {
+        "rows": Asked("share", share, label),
+        "tokens": Asked("tokens", Fraction(tokens), f"{label}, {tokens} tokens,"),
+    }
 
 
 def compare(
@@ -147,13 +151,17 @@ def compare(
     """
     methods = [m for m in all_methods() if not config.methods or m.name in config.methods]
     cells = []
+    num_tokens = int(pools[False].candidates.num_tokens.sum())
     for text in config.budgets:
-        for by, asked in budgets_of(text, pools[False].candidates).items():
+        for by, asked in budgets_of(text, num_tokens).items():
+            random = _random_cell(pools[False], settings, asked, (text, by))
             cells += [
-                run_cell(method, pools, settings, asked, (text, by), config.seeds)
+                replace(random, method=method.name)  # nothing could be set beside it
+                if random.reason
+                else run_cell(method, pools, settings, asked, (text, by), config.seeds)
                 for method in methods
             ]
-            cells.append(_random_cell(pools[False], settings, asked, (text, by)))
+            cells.append(random)
             tell(f"budget {text} of the {by}: {len(methods)} methods, {config.seeds} seeds")
     return cells
 
@@ -207,10 +215,12 @@ def _plan(selection: Selection, candidates: Candidates, settings: AllocateConfig
 def _random_cell(
     pool: Pool, settings: AllocateConfig, asked: Asked, budget: tuple[str, str]
 ) -> Cell:
-    """Draw the twenty random selections that the others are held against."""
-    rows = choose(
-        Uniform(), asked, settings.step, pool.candidates, on_empty_quota="merge", seed=settings.seed
-    ).rows
+    """Draw the twenty random selections that the others are held against, or say why not."""
+    own = (settings.step, pool.candidates)
+    try:
+        rows = choose(Uniform(), asked, *own, on_empty_quota="merge", seed=settings.seed).rows
+    except (ConfigurationError, DataError) as error:
+        return Cell("random", *budget, [], f"random rows do not fit: {error}")
     shape = (rows.size // settings.step.rows, settings.num_workers, settings.step.rows_per_worker)
     rng = np.random.default_rng([settings.seed, 1])
     drawn = random_figures(pool.candidates, pool.read_judge, shape, rng)

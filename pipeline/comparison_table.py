@@ -28,8 +28,8 @@ def table(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     -------
     list of dict
         method, budget, by, seeds; mean and standard deviation of each figure; `ratio`, the
-        gradient error over that of random; `beats_random`, whether it is lower by more than two
-        standard errors of the difference; or `reason`, why the method was not run.
+        gradient error over that of random, 0 where that is 0; `beats_random`, whether it is lower
+        by more than two standard errors of the difference; or `reason`, why it was not run.
     """
     random = {(c.budget, c.by): c.figures for c in cells if c.method == "random"}
     rows = []
@@ -49,8 +49,9 @@ def table(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             beside.std(ddof=1) / np.sqrt(beside.size),
         )
         row["seeds"] = len(cell.figures)
-        row["ratio"] = own / float(beside.mean())
-        row["beats_random"] = bool(own < beside.mean() - 2 * error)
+        mean = float(beside.mean())  # 0 where all rows are kept, by random as by all
+        row["ratio"] = own / mean if mean > 0 else 0.0
+        row["beats_random"] = bool(own < mean - 2 * error)
         rows.append(row)
     return rows
 
@@ -59,6 +60,7 @@ def as_markdown(rows: Sequence[dict[str, Any]], budget: str) -> str:
     """Lay the rows of one budget into a table, best first; those not run at the end."""
     by_rows = [r for r in rows if r["budget"] == budget and r["by"] == "rows"]
     by_tokens = {r["method"]: r for r in rows if r["budget"] == budget and r["by"] == "tokens"}
+    refused: dict[str, list[str]] = {}
     ran = sorted((r for r in by_rows if "ratio" in r), key=lambda r: float(r["ratio"]))
     head = (
         "method", "error", "of random", "same tokens", "clusters", "worst cluster", "step",
@@ -66,7 +68,10 @@ def as_markdown(rows: Sequence[dict[str, Any]], budget: str) -> str:
     )  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
     for row in ran:
-        tokens = by_tokens.get(row["method"], {}).get("ratio")
+        beside = by_tokens.get(row["method"], {})
+        tokens = beside.get("ratio")
+        if "reason" in beside:
+            refused.setdefault(f"with as many tokens: {beside['reason']}", []).append(row["method"])
         spread = f" ± {row['gradient_error_std']:.3f}" if row["gradient_error_std"] else ""
         verdict = "-" if row["method"] == "random" else ("yes" if row["beats_random"] else "no")
         cells = (
@@ -84,6 +89,6 @@ def as_markdown(rows: Sequence[dict[str, Any]], budget: str) -> str:
             verdict,
         )
         lines.append("| " + " | ".join(cells) + " |")
-    refused = [r for r in by_rows if "reason" in r]
-    lines += ["", *(f"- {r['method']}: not run: {r['reason']}" for r in refused)]
+    lines += ["", *(f"- {r['method']}: not run: {r['reason']}" for r in by_rows if "reason" in r)]
+    lines += [f"- {', '.join(names)}: not run {why}" for why, names in refused.items()]
     return "\n".join(lines).rstrip()

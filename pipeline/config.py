@@ -1,11 +1,10 @@
 """The configuration's edge: Hydra composes and types it, then it is plain dataclasses.
 
 Each section's dataclass lives in the stage that reads it; this file gathers them, checks what
-concerns several of them, and turns Hydra's errors into sentences that name key and remedy.
+concerns several of them. `pipeline/refusal.py` turns Hydra's errors into sentences.
 """
 
 import dataclasses
-import difflib
 import os
 import re
 from collections.abc import Sequence
@@ -15,12 +14,13 @@ from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from evenshard.shards import read_manifest
+from evenshard.shards import ShardError, read_manifest
 from pipeline.comparison import CompareConfig
+from pipeline.refusal import refusal, told
 from pipeline.second import (
     WARMUP,
     ReferenceConfig,
@@ -184,22 +184,41 @@ class Config:
 
 
 def check_paths(config: Config, overrides: Sequence[str] = ()) -> None:
-    """Check that rows, benchmarks and targets are there and the folder is ours, before any work.
+    """Check that what is read is there and that the folder is ours, before any work."""
+    check_inputs(config)
+    check_folder(config, overrides)
+
+
+def check_inputs(config: Config) -> None:
+    """Check that rows, benchmarks and targets are there."""
+    find(config.rows.path)
+    find_benchmarks(config.screen.benchmarks)
+    check_targets(config.targets)
+
+
+def check_folder(config: Config, overrides: Sequence[str]) -> None:
+    """Check that the result may go into its folder.
 
     Raises
     ------
     ConfigurationError
-        If not; or if the folder holds the set of other data, and its name was not asked for.
+        If files lie there that are not ours; if the folder holds a set that cannot be read, such
+        as one of another version; or one of other data, and its name was not asked for.
     """
-    find(config.rows.path)
-    find_benchmarks(config.screen.benchmarks)
-    check_targets(config.targets)
     out = Path(config.out)
     check_out(out)
-    named = any(override.startswith(("name=", "out=")) for override in overrides)
-    if named or not is_published(out):
+    if not is_published(out):
         return
-    before = Path(read_manifest(out)["settings"]["rows"]["path"])
+    try:
+        manifest = read_manifest(out)
+        before = Path(manifest["settings"]["rows"]["path"])
+    except (ShardError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"out={out} holds a set that cannot be read, and is not replaced: {error}; give this "
+            f"run another name=... (NAME=... with make), or move the folder away"
+        ) from error
+    if any(override.startswith(("name=", "out=")) for override in overrides):
+        return
     require(
         before.resolve() == Path(config.rows.path).resolve(),
         f"{out} holds the set of {before}, which that of rows.path={config.rows.path} would "
@@ -232,7 +251,7 @@ def compose(overrides: Sequence[str]) -> Config:
         cause = error.__cause__ or error
         if isinstance(cause, ConfigurationError):
             raise cause from None
-        raise ConfigurationError(_told(error, "", raw)) from error
+        raise ConfigurationError(told(error, "", raw)) from error
     assert isinstance(config, Config)
     return config
 
@@ -246,19 +265,17 @@ def compose_raw(overrides: Sequence[str]) -> DictConfig:
         overrides.append("allocate.ratio=null")  # instead of the one of an experiment
     if "allocate.selector.keep" in keys and not keys & {"allocate/selector", "experiment"}:
         # The option of one selector means that one.
-        overrides.append("allocate/selector=cluster_balanced")
+        overrides.insert(0, "allocate/selector=cluster_balanced")
     for override in overrides:
         _check_form(override)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         try:
             return hydra.compose("config", overrides=list(overrides))
         except (HydraException, OmegaConfBaseException) as error:
-            try:
-                known = hydra.compose("config")
-            except (HydraException, OmegaConfBaseException):
-                raise error from None
-            guilty = _guilty_override(overrides)
-            raise ConfigurationError(_told(error, guilty, known)) from error
+            sentence = refusal(error, overrides, CONF)
+            if not sentence:
+                raise
+            raise ConfigurationError(sentence) from error
 
 
 def _register() -> None:
@@ -292,48 +309,3 @@ def _check_form(override: str) -> None:
         not key.startswith(("+", "~")),
         f"{override}: keys cannot be added or deleted; set one of those that `--help` lists",
     )
-
-
-def _guilty_override(overrides: Sequence[str]) -> str:
-    """Find the first override that does not compose with those before it."""
-    for count, override in enumerate(overrides, 1):
-        try:
-            hydra.compose("config", overrides=list(overrides[:count]))
-        except (HydraException, OmegaConfBaseException):
-            return override
-    return ""
-
-
-def _told(error: Exception, override: str, known: DictConfig) -> str:
-    """Say what is wrong with an override, and what to do."""
-    key, _, value = override.partition("=")
-    text = str(error.__cause__ or error).splitlines()[0]
-    if "Could not find" in str(error) and override:
-        options = re.findall(r"^\t(\S+)$", str(error), re.MULTILINE)
-        return f"{key}={value} must be one of {', '.join(options)}"
-    if "not in" in text or "not in struct" in text or "Could not override" in str(error):
-        near = difflib.get_close_matches(key, _keys(known), n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else "see `python -m pipeline --help`"
-        return f"{key} is not a key of the configuration ({override}); {hint}"
-    if "not a ListConfig" in text:
-        return f"{key}={value} must be a list: '{key}=[{value}]'"
-    if "could not be converted" in text:
-        wanted = text.rsplit(" ", 1)[-1].lower()
-        kind = {"integer": "a whole number", "float": "a number", "boolean": "true or false"}
-        return f"{key}={value} must be {kind.get(wanted, wanted)}"
-    if isinstance(error, OverrideParseException) or "Ambiguous value" in str(error):
-        quoted = value.strip("'\"")
-        return f"{override} cannot be read; quote the value: '{key}=\"{quoted}\"'"
-    where = f"{override}: " if override else ""
-    return f"{where}{text}; see `python -m pipeline --help`"
-
-
-def _keys(config: DictConfig, prefix: str = "") -> list[str]:
-    keys = []
-    for name in map(str, config):
-        full = f"{prefix}{name}"
-        keys.append(full)
-        node = config._get_node(name)
-        if isinstance(node, DictConfig):
-            keys += _keys(node, f"{full}.")
-    return keys

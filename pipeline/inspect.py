@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evenshard.shards import FORMAT
+from evenshard.shards import FORMAT, FORMAT_VERSION
 from stages.contract.artifact import MANIFEST
-from stages.contract.errors import ConfigurationError
+from stages.contract.errors import ConfigurationError, require
+from stages.contract.folder import StorePath, store_path
 from stages.contract.shown import flat, one_line
 
 USAGE = """python -m pipeline.inspect PATH [STORE]
 
   PATH   an artifact, <store>/<stage>/<key>, or a published folder, data/curated/<name>
-  STORE  where the artifacts are, if not where PATH says
+  STORE  where the artifacts are, if not where PATH says; a store may be a URL
 """
 
 
@@ -24,32 +25,47 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(USAGE)
         return 0 if "--help" in arguments else 2
     try:
-        store = Path(arguments[1]) if len(arguments) > 1 else None
-        sys.stdout.write(lineage(Path(arguments[0]), store) + "\n")
+        store = store_path(arguments[1]) if len(arguments) > 1 else None
+        sys.stdout.write(lineage(place_of(arguments[0]), store) + "\n")
     except ConfigurationError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     return 0
 
 
-def lineage(path: Path, store: Path | None = None) -> str:
+def place_of(path: str) -> StorePath:
+    """Turn PATH into a place: an artifact may lie in a store on a URL, a set lies on a disk."""
+    if "://" not in path:
+        return Path(path)
+    base, question, options = path.partition("?")
+    store, stage, key = base.rstrip("/").rsplit("/", 2)
+    return store_path(store + question + options) / stage / key
+
+
+def lineage(path: StorePath, store: StorePath | None = None) -> str:
     """Tell what a folder was made from, stage by stage, back to the files of the user.
 
     Parameters
     ----------
-    path : Path
+    path : Path or RemotePath
         An artifact or a published folder.
-    store : Path, optional
+    store : Path or RemotePath, optional
         Where the artifacts are; by default beside the artifact, or where the set says.
 
     Raises
     ------
     ConfigurationError
-        If the folder is neither.
+        If the folder is neither, or a set of another version.
     """
     manifest = _read(path)
     if manifest.get("format") == FORMAT:
-        store = store or Path(manifest["settings"]["store"])
+        version = manifest.get("format_version", FORMAT_VERSION)
+        require(
+            version == FORMAT_VERSION,
+            f"{path / MANIFEST} has format_version={version}, this evenshard reads "
+            f"{FORMAT_VERSION}; install the evenshard that wrote the folder",
+        )
+        store = store or store_path(manifest["settings"]["store"])
         keys = manifest["keys"]
         lines = [
             f"{one_line(str(path))}: the set {manifest['name']}, {manifest['rows']} rows for "
@@ -60,7 +76,8 @@ def lineage(path: Path, store: Path | None = None) -> str:
         ]
         todo = list(reversed(keys.items()))
     elif "stage" in manifest and "key" in manifest:
-        store = store or path.resolve().parent.parent
+        here = path.resolve() if isinstance(path, Path) else path
+        store = store or here.parent.parent
         lines, todo = [], [(manifest["stage"], manifest["key"])]
     else:
         raise ConfigurationError(
@@ -84,7 +101,7 @@ def lineage(path: Path, store: Path | None = None) -> str:
     return "\n".join(lines)
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _read(folder: StorePath) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

@@ -7,17 +7,17 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.budgets import check_budget, check_selection
 from pipeline.config import Config, settings_of
 from pipeline.passes import FurtherPasses, pass_settings, passes_read, passes_there
 from pipeline.progress import Progress, clock
 from pipeline.versions import package_versions
 from pipeline.workers import disconnect, spread
-from stages.allocate.feasible import check_feasible
 from stages.allocate.stage import ALLOCATE_STAGE
 from stages.cluster.stage import CLUSTER_STAGE
 from stages.contract.artifact import MANIFEST, Artifact
@@ -75,7 +75,7 @@ class RunReport:
 
 def run_plan(config: Config, overrides: Sequence[str]) -> RunReport:
     """Run or reuse every stage, then publish."""
-    every = run_stages(config)
+    every = run_stages(config, check=check_selection)
     # What `allocate` read beside the plan is named by the key of its own manifest.
     reports = {stage.name: every[stage.name] for stage in PLAN}
     artifacts = {name: report.artifact for name, report in reports.items()}
@@ -92,14 +92,19 @@ def run_plan(config: Config, overrides: Sequence[str]) -> RunReport:
     return RunReport(reports, manifest, out)
 
 
-def run_stages(config: Config, *, last: str = "shards") -> dict[str, StepReport]:
+def run_stages(
+    config: Config,
+    *,
+    last: str = "shards",
+    check: Callable[[Config, Artifact], None] = check_budget,
+) -> dict[str, StepReport]:
     """Run or reuse the stages up to `last`, and the further passes that are read.
 
     Before `allocate` is reached it is open who will read: up to `cluster` all further passes are
     made that the configuration has. They are `reference`, `targets` and `trajectory`.
 
-    What can be known from the configuration was checked before; what needs the rows is checked
-    right after `rows`, and again after `screen` and `tokens`, before a model is loaded.
+    What can be known from the configuration was checked before; what needs the rows, `check` is
+    asked right after `rows`, and again after `screen` and `tokens`, before a model is loaded.
     """
     store = store_path(config.store)
     reports: dict[str, StepReport] = {}
@@ -117,7 +122,7 @@ def run_stages(config: Config, *, last: str = "shards") -> dict[str, StepReport]
             artifacts = {name: report.artifact for name, report in reports.items()}
             reports[stage.name] = run_stage(stage, settings, artifacts, store, config)
             if stage.name in ("rows", "screen", "tokens"):
-                check_budget(config, reports[stage.name].artifact)
+                check(config, reports[stage.name].artifact)
             if stage is TOKENS:
                 passes.prepare(reports)
             if stage is EMBED:
@@ -224,20 +229,6 @@ def _drive(
     finally:
         progress.finish()
     return outcome, progress.reused
-
-
-def check_budget(config: Config, artifact: Artifact) -> None:
-    """Stop if the budget cannot be met by so many rows, however they are clustered."""
-    num_tokens = artifact.array("num_tokens") if artifact.stage == "tokens" else None
-    check_feasible(
-        config.allocate.asked,
-        config.allocate.step,
-        num_rows=artifact.num_rows,
-        num_clusters=config.cluster.num_clusters,
-        ratio_of=config.allocate.selector.ratio_of,
-        on_empty_quota=config.allocate.on_empty_quota,
-        num_tokens=num_tokens,
-    )
 
 
 def _why(folder: StorePath, params: Facts, keys: Mapping[str, str]) -> str:

@@ -1,10 +1,12 @@
 """The settings of an earlier run, with new ones on top: only what they touch runs again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from evenshard.shards import ShardError, read_manifest
 from pipeline.config import compose_raw
+from stages.allocate.selectors import selector_classes
 from stages.contract.errors import ConfigurationError
 
 LOCATION = ("name", "out", "rows.path")
@@ -13,10 +15,16 @@ GROUPS = {
     "allocate.selector",
     *("reference", "targets", "trajectory", "tracking"),
 }
+# What says by itself which selector runs; of new overrides an option that stands for its selector,
+# too.
+CHOOSE = {"allocate.selector", "experiment"}
+IMPLY = {"allocate.selector.keep"}
 
 
 def earlier_overrides(overrides: Sequence[str]) -> list[str]:
     """Find the overrides of the run that `name=` (or `out=`) names, and put new ones on top.
+
+    The run's selector stays, also where none was named, unless a new override chooses another.
 
     Raises
     ------
@@ -36,7 +44,20 @@ def earlier_overrides(overrides: Sequence[str]) -> list[str]:
             f"curate it first ({error})"
         ) from error
     named = [] if "name" in given else [f"name={manifest['name']}"]
-    return merge(manifest["overrides"], [*named, *overrides])
+    used = selector_used(manifest["settings"], manifest["overrides"], overrides)
+    return merge([*used, *manifest["overrides"]], [*named, *overrides])
+
+
+def selector_used(
+    settings: Mapping[str, Any], earlier: Sequence[str], later: Sequence[str]
+) -> list[str]:
+    """Name the selector that a run really used, where neither its overrides nor new ones do."""
+    before, after = ({_split(override)[0] for override in words} for words in (earlier, later))
+    if CHOOSE & (before | after) or IMPLY & after:
+        return []
+    used = settings.get("allocate", {}).get("selector", {}).get("class")
+    known = selector_classes().items()
+    return [f"allocate.selector={name}" for name, selector in known if selector.__name__ == used]
 
 
 def merge(earlier: Sequence[str], later: Sequence[str]) -> list[str]:

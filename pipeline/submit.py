@@ -13,15 +13,19 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from pipeline.config import CONF, compose, compose_raw
+from aiohttp import ClientError
+
+from pipeline.config import CONF, compose
+from pipeline.places import paths_of_here
 from pipeline.workers import cluster_size, job_client
 from stages.contract.errors import ConfigurationError, require, require_one_of
+from stages.contract.shown import one_line
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +40,8 @@ DATA_SUFFIXES = (
 LABEL = "evenshard"
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 SECONDS_BETWEEN_LOOKS = 1.0
+MOST_FAILURES = 120  # in a row, after which a cluster is given up
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ def submit_status(words: Sequence[str]) -> int:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime((details.start_time or 0) / 1e3))
         sys.stdout.write(
             f"{details.submission_id}  {details.status.value:9s}  since {since}  "
-            f"{details.metadata[LABEL]}  {details.message or ''}\n"
+            f"{details.metadata[LABEL]}  {one_line(details.message or '')}\n"
         )
         if told.job:
             sys.stdout.write(client.get_job_logs(told.job))
@@ -206,27 +212,6 @@ def _check_carried(inner: Path, file: Path) -> None:
     )
 
 
-def paths_of_here(overrides: Sequence[str], root: Path) -> list[str]:
-    """Name the folders of a run, and the files that are here, by their full paths.
-
-    A job runs in a working directory of its own, on one node, that goes away with the cluster: a
-    path relative to it would be lost. Folders on a file system that all nodes share have one
-    name everywhere; that of this checkout is taken where none is given.
-    """
-    raw = compose_raw(overrides)
-    full = [
-        f'{key}="{root / str(raw[key])}"'
-        for key in ("store", "models", "out")
-        if "://" not in str(raw[key])
-    ]
-    for section, name in (("rows", "path"), ("model", "path"), ("tokens", "template")):
-        value = raw[section][name]
-        inside = str(value).startswith("data/sample/")  # this travels with the code
-        if isinstance(value, str) and value and not inside and (root / value).exists():
-            full.append(f'{section}.{name}="{root / value}"')
-    return full
-
-
 def compute_of(overrides: Sequence[str], address: str) -> list[str]:
     """Choose workers by what the cluster has, where the run is not told; always use the cluster."""
     extra = [] if _gives(overrides, "compute.address") else ["compute.address=auto"]
@@ -278,16 +263,14 @@ def follow(client: Any, job: str) -> int:
     """Write a job's log as it grows, and return the exit status of its run.
 
     A broken connection is made again; what was shown is not shown twice.
+
+    Raises
+    ------
+    ConfigurationError
+        If the cluster is out of reach for too long.
     """
-    log_of_job = _Shown()
-    while True:
-        try:
-            asyncio.run(log_of_job.go_on(client, job))
-        except (OSError, RuntimeError) as error:  # also those of aiohttp
-            log.warning("the log of job %s is out of reach (%s); trying again", job, error)
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-            continue
-        break
+    shown = _Shown()
+    _patiently(job, lambda: asyncio.run(shown.go_on(client, job)), lambda: shown.count)
     ended = _wait_for_end(client, job)
     log.info("job %s: %s", job, ended.message or ended.status.value)
     if ended.status.value == "SUCCEEDED":
@@ -315,9 +298,28 @@ class _Shown:
 
 def _wait_for_end(client: Any, job: str) -> Any:
     while True:
-        details = client.get_job_info(job)
+        details = _patiently(job, lambda: client.get_job_info(job))
         if details.status.value in ENDED:
             return details
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _patiently(job: str, ask: Callable[[], T], count: Callable[[], int] = lambda: 0) -> T:
+    """Ask a cluster again while it does not answer; `count` grows with what it has told."""
+    failures, before = 0, count()
+    while True:
+        try:
+            return ask()
+        except (OSError, RuntimeError, ClientError) as error:
+            failures = 1 if count() > before else failures + 1
+            before = count()
+            if failures == 1:
+                log.warning("job %s is out of reach (%s); trying again", job, error)
+            if failures >= MOST_FAILURES:
+                raise ConfigurationError(
+                    f"the cluster is out of reach ({one_line(str(error))}); job {job} may still "
+                    f"run: ask with `make submit-status`, once address=... answers again"
+                ) from error
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 

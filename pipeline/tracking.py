@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the plan reads the configuration, which reads this file
 log = logging.getLogger(__name__)
 
 NONE = "none"
+FOLDER = "data/tensorboard"  # of tensorboard, where none is given
 LIBRARIES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard"}
 
 Figures = dict[str, float]
@@ -144,7 +145,7 @@ def to_tensorboard(
     """Write one file of events: figures as scalars of step 0, settings as a text."""
     from torch.utils.tensorboard import SummaryWriter
 
-    folder = Path(config.where or "data/tensorboard") / config.project / name
+    folder = Path(config.where or FOLDER) / config.project / name
     with SummaryWriter(str(folder)) as writer:
         for key, value in figures.items():
             writer.add_scalar(key, value, 0)

@@ -10,11 +10,15 @@ import numpy.typing as npt
 from stages.allocate.budget import Asked, StepShape, asked_rows, whole_steps
 from stages.allocate.candidates import Budget, Candidates, IntArray, Selector
 from stages.allocate.quota import equal_rows
+from stages.allocate.weights import first_few
 from stages.contract.errors import DataError
 
 log = logging.getLogger(__name__)
 
 SELECT_STREAM = 0
+# Numbers of steps that are tried above the first that did not fit a budget of tokens; none where
+# a step is less than a thousandth of what is kept, since a selection of so many rows is dear.
+PROBES, MOST_PROBED = 8, 1000
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def choose(
         rows = equal_rows(sizes, asked.amount, step.num_workers, step.rows_per_worker)
         if rows == 0:
             raise DataError(
-                f"{asked.text} of the smallest cluster (sizes {sizes.tolist()}) gives no whole "
+                f"{asked.text} of the smallest cluster (sizes {first_few(sizes)}) gives no whole "
                 f"step of {step.rows} rows; name a budget instead, such as "
                 f"allocate.budget=50%, or raise cluster.min_rows"
             )
@@ -99,13 +103,22 @@ def fit_tokens(
 
     Tokens grow almost in proportion to the rows, so the next guess is where the line between the
     last ones that fitted and that did not reaches the budget: a few selections instead of the
-    logarithm of the steps.
+    logarithm of the steps. Where more rows always take more tokens, this finds the largest. A
+    selector that chooses anew for every number of rows (`matched`) can take fewer tokens for
+    more rows; so up to `MOST_PROBED` steps the `PROBES` numbers above the first that did not fit
+    are tried too, and the promise is: what is kept fits, and of those larger numbers none does.
     """
+
+    def taken_by(selection: Selection) -> float:
+        return float(candidates.num_tokens[selection.rows].sum())
+
     asked_tokens = float(asked.amount)
     best: Selection | None = None
-    low, high = 0, candidates.num_rows // step.rows + 1
+    most = candidates.num_rows // step.rows
+    low, high = 0, most + 1
     low_tokens = 0.0
-    high_tokens = high / max(high - 1, 1) * float(candidates.num_tokens.sum())
+    high_tokens = high / max(most, 1) * float(candidates.num_tokens.sum())
+    over: set[int] = set()
     narrowed = 0
     while high - low > 1:
         share = (asked_tokens - low_tokens) / max(high_tokens - low_tokens, 1.0)
@@ -114,15 +127,23 @@ def fit_tokens(
         middle = (low + high) // 2 if narrowed >= 2 else int(guess)
         middle = min(max(middle, low + 1), high - 1)
         selection = select(middle * step.rows)
-        tokens = float(candidates.num_tokens[selection.rows].sum())
+        tokens = taken_by(selection)
         before = high - low
         if tokens <= asked_tokens:
             best, low, low_tokens = selection, middle, tokens
         else:
             high, high_tokens = middle, tokens
+            over.add(middle)
         narrowed = narrowed + 1 if 2 * (high - low) > before else 0
+    last = min(high + PROBES, most) if high <= MOST_PROBED else high
+    probes = set(range(high + 1, last + 1)) - over
+    for steps in sorted(probes, reverse=True):
+        selection = select(steps * step.rows)
+        if taken_by(selection) <= asked_tokens:
+            best = selection
+            break
     if best is None:
-        least = int(candidates.num_tokens[select(step.rows).rows].sum())
+        least = int(taken_by(select(step.rows)))
         raise DataError(
             f"{asked.text} must be >= {least} tokens, which the {step.rows} rows of one step "
             f"take with this selector; ask for {least}tokens or more"

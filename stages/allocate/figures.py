@@ -10,8 +10,9 @@ from stages.allocate.candidates import Candidates, IntArray
 from stages.allocate.quality import (
     ReadJudge,
     Weighted,
-    cluster_sums,
-    coverage_radius,
+    coverage_radii,
+    coverage_sample,
+    judge_sums,
     mix_shift,
     random_draws,
     relative_errors,
@@ -68,7 +69,10 @@ def figures_of(
     plans: Sequence[IntArray],
     rng: np.random.Generator,
 ) -> list[Figures]:
-    """Take every figure of some selections, reading the judge sketches once.
+    """Take every figure of some selections.
+
+    Each judge sketch is read once and an embedding at most twice, however many selections, steps
+    and clusters there are; both by blocks. All selections are measured on the same rows.
 
     Parameters
     ----------
@@ -83,13 +87,20 @@ def figures_of(
     rng : numpy.random.Generator
         Draws which steps, and which rows of a large set, are looked at.
     """
-    sums, masses = cluster_sums(candidates, read_judge, selections)
+    # Drawn for each selection, though all are measured on the first: draws after them stay.
+    looked_at, samples, steps = [], [], []
+    for selection, plan in zip(selections, plans, strict=True):
+        shown = np.sort(rng.permutation(plan.shape[0])[:STEPS])
+        steps.append(plan[shown].reshape(shown.size, -1))
+        looked_at.append(coverage_sample(np.arange(candidates.num_rows), rng))
+        samples.append(coverage_sample(selection.rows, rng))
+    sums, masses, step_sums = judge_sums(candidates, read_judge, selections, steps)
+    radii = coverage_radii(candidates, looked_at[0], samples)
     whole, per_cluster = relative_errors(sums, masses)
     full_mean = sums[0].sum(axis=0) / masses[0].sum()
     found = []
-    for which, (selection, plan) in enumerate(zip(selections, plans, strict=True)):
-        shown = np.sort(rng.permutation(plan.shape[0])[:STEPS])
-        radius = coverage_radius(candidates, selection.rows, rng)
+    for which, selection in enumerate(selections):
+        by_step = step_errors(step_sums[which], steps[which].shape[1], full_mean)
         shift = mix_shift(candidates, selection)
         errors = per_cluster[which]
         known = errors[np.isfinite(errors)]
@@ -99,9 +110,9 @@ def figures_of(
                 cluster_errors=[float(e) if np.isfinite(e) else None for e in errors],
                 cluster_error_mean=float(known.mean()),
                 cluster_error_worst=float(known.max()),
-                step_error=float(step_errors(plan[shown], selection, read_judge, full_mean).mean()),
-                radius_mean=float(radius[0]),
-                radius_max=float(radius[1]),
+                step_error=float(by_step.mean()),
+                radius_mean=float(radii[which, 0]),
+                radius_max=float(radii[which, 1]),
                 effective_sample_size=effective_sample_size(selection.weights),
                 shift_of_sources=shift["sources"],
                 shift_of_lengths=shift["lengths"],

@@ -10,6 +10,8 @@ from stages.allocate.neighbours import FloatArray, IntArray, Rows, squared_dista
 
 # Up to so many rows the matrix of all pairs is held (32 MB, three times) and the choice is exact.
 EXACT_ROWS = 2000
+# Distances that the stochastic greedy holds at one time, as many as that matrix has.
+PAIRS_AT_ONCE = EXACT_ROWS**2
 
 
 def squared_seeding(
@@ -129,16 +131,22 @@ def _stochastic_greedy(
     order: IntArray,
     epsilon: float,
 ) -> IntArray:
-    """Look at the next few rows of a random order that goes round."""
+    """Look at the next few rows of a random order that goes round, by blocks of distances."""
     looked = math.ceil(wide.shape[0] / quota * math.log(1.0 / epsilon))
+    width = max(1, PAIRS_AT_ONCE // wide.shape[0])
     chosen: list[int] = []
     waiting = order
     while len(chosen) < quota:
         seen, waiting = np.sort(waiting[:looked]), waiting[looked:]
-        distances = np.sqrt(squared_distances(wide, wide[seen]))
-        gains = mass @ np.maximum(gaps[:, None] - distances, 0.0)
-        best = int(np.argmax(gains))
+        best, best_gain, nearer = 0, -np.inf, gaps
+        for start in range(0, seen.size, width):
+            distances = np.sqrt(squared_distances(wide, wide[seen[start : start + width]]))
+            gains = mass @ np.maximum(gaps[:, None] - distances, 0.0)
+            at = int(np.argmax(gains))
+            if gains[at] > best_gain:
+                best, best_gain = start + at, gains[at]
+                nearer = np.minimum(gaps, distances[:, at])
         chosen.append(int(seen[best]))
-        gaps = np.minimum(gaps, distances[:, best])
+        gaps = nearer
         waiting = np.concatenate([waiting, np.delete(seen, best)])
     return np.array(chosen, np.int64)

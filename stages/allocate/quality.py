@@ -8,7 +8,9 @@ gradient is G = sum m_i g_i / sum m_i, and the error of kept rows with weights w
 
 once over the whole epoch, once per cluster (each against its own full mean), and once per
 synchronized step, which is what an optimizer sees. Beside it stand random draws of as many rows,
-weighted by multiplicity, through the same sums.
+weighted by multiplicity, through the same sums. Features are read a fixed number of times, for
+however many selections and steps: `judge_sums` reads each judge sketch once, `coverage_radii` an
+embedding at most twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.allocate.candidates import Candidates, IntArray
+from stages.allocate.neighbours import BLOCK, squared_distances
 from stages.allocate.weights import to_mean_one
 
 BLOCK_ROWS = 8192
@@ -56,10 +59,16 @@ def random_draws(
     return draws
 
 
-def cluster_sums(
-    candidates: Candidates, read_judge: ReadJudge, selections: Sequence[Weighted]
-) -> tuple[Array, Array]:
-    """Sum the judge sketch per cluster under several weightings, in one pass by blocks.
+def judge_sums(
+    candidates: Candidates,
+    read_judge: ReadJudge,
+    selections: Sequence[Weighted],
+    steps: Sequence[IntArray],
+) -> tuple[Array, Array, list[Array]]:
+    """Sum the judge sketch per cluster and per step under several weightings, in one pass.
+
+    Every row is read once, by blocks of increasing positions. Memory beside a block is that of
+    the sums.
 
     Parameters
     ----------
@@ -69,6 +78,8 @@ def cluster_sums(
         increasing positions -> ndarray of shape (len(positions), dim), float32.
     selections : sequence of Weighted
         The weightings.
+    steps : sequence of ndarray of shape (num_steps, rows_per_step), int64
+        For each selection, the positions into its rows that some steps hold; none twice.
 
     Returns
     -------
@@ -76,29 +87,63 @@ def cluster_sums(
         sum of w_i g_i over each cluster; the first one is that of all rows by multiplicity.
     masses : ndarray of shape (len(selections) + 1, num_clusters), float64
         sum of w_i over each cluster.
+    step_sums : list of ndarray of shape (num_steps, dim), float64
+        sum of w_i g_i over each step, for each selection.
     """
     num_rows, num_clusters = candidates.num_rows, candidates.num_clusters
     whole = Weighted(np.arange(num_rows), candidates.multiplicity.astype(np.float64))
     weightings = [whole, *selections]
-    sums: Array | None = None
     masses = np.zeros((len(weightings), num_clusters))
+    for which, each in enumerate(weightings):
+        masses[which] = np.bincount(candidates.cluster[each.rows], each.weights, num_clusters)
+    step_of = [_step_of_row(*pair) for pair in zip(selections, steps, strict=True)]
+    dim = read_judge(np.arange(0)).shape[1]
+    sums = np.zeros((len(weightings), num_clusters, dim))
+    step_sums = [np.zeros((len(held), dim)) for held in steps]
     for start in range(0, num_rows, BLOCK_ROWS):
         places = np.arange(start, min(start + BLOCK_ROWS, num_rows))
         judge = read_judge(places).astype(np.float64)
-        if sums is None:
-            sums = np.zeros((len(weightings), num_clusters, judge.shape[1]))
-        for which, weighting in enumerate(weightings):
-            first, last = np.searchsorted(weighting.rows, [start, places[-1] + 1])
-            rows, weights = weighting.rows[first:last], weighting.weights[first:last]
-            clusters = candidates.cluster[rows]
-            masses[which] += np.bincount(clusters, weights=weights, minlength=num_clusters)
-            order = np.argsort(clusters, kind="stable")
-            groups, starts = np.unique(clusters[order], return_index=True)
-            if groups.size:
-                weighted = judge[rows[order] - start] * weights[order, None]
-                sums[which, groups] += np.add.reduceat(weighted, starts, axis=0)
-    assert sums is not None
-    return sums, masses
+        weights = np.zeros((len(weightings), places.size))
+        for which, each in enumerate(weightings):
+            first, last = np.searchsorted(each.rows, [start, start + places.size])
+            here = each.rows[first:last] - start
+            weights[which, here] = each.weights[first:last]
+            if which > 0:
+                step = np.full(places.size, -1)
+                step[here] = step_of[which - 1][first:last]
+                _add_by_group(step_sums[which - 1][None], step, weights[None, which], judge)
+        _add_by_group(sums, candidates.cluster[places], weights, judge)
+    return sums, masses, step_sums
+
+
+def _step_of_row(selection: Weighted, steps: IntArray) -> npt.NDArray[np.int32]:
+    """Name the step that holds each kept row, -1 where none of the given steps does."""
+    step_of = np.full(selection.rows.size, -1, np.int32)
+    step_of[steps] = np.arange(len(steps), dtype=np.int32)[:, None]
+    return step_of
+
+
+def _add_by_group(
+    sums: Array, groups: npt.NDArray[np.signedinteger], weights: Array, values: Array
+) -> None:
+    """Add the weighted sum of the rows of each group, leaving out those of group -1.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (num_weightings, num_groups, dim), float64
+        Added to in place.
+    groups : ndarray of shape (num_rows,), int
+        Group of each row.
+    weights : ndarray of shape (num_weightings, num_rows), float64
+        Of each row in each weighting.
+    values : ndarray of shape (num_rows, dim), float64
+        What is summed.
+    """
+    order = np.argsort(groups, kind="stable")
+    found, starts = np.unique(groups[order], return_index=True)
+    for group, inside in zip(found, np.split(order, starts[1:]), strict=True):
+        if group >= 0:
+            sums[:, group] += weights[:, inside] @ values[inside]
 
 
 def relative_errors(sums: Array, masses: Array) -> tuple[Array, Array]:
@@ -124,20 +169,16 @@ def _relative(found: Array, wanted: Array) -> Array:
     return gaps / np.where(norms > 0, norms, 1.0)
 
 
-def step_errors(
-    plan: IntArray, selection: Weighted, read_judge: ReadJudge, full_mean: Array
-) -> Array:
+def step_errors(step_sums: Array, rows_per_step: int, full_mean: Array) -> Array:
     """Compare the gradient of synchronized steps with the full one.
 
     Parameters
     ----------
-    plan : ndarray of shape (num_steps, ...), int64
-        Positions into the kept rows of each step.
-    selection : Weighted
-        The kept rows, with weights of mean 1; a step divides by its number of rows, as the
-        objective "sample" does.
-    read_judge : callable
-        increasing positions -> judge sketches.
+    step_sums : ndarray of shape (num_steps, dim), float64
+        sum of w_i g_i over each step, with weights of mean 1; a step divides by its number of
+        rows, as the objective "sample" does.
+    rows_per_step : int
+        M.
     full_mean : ndarray of shape (dim,), float64
         G.
 
@@ -145,38 +186,51 @@ def step_errors(
     -------
     ndarray of shape (num_steps,), float64
     """
-    errors = []
-    for step in plan.reshape(plan.shape[0], -1):
-        kept = np.sort(step)
-        judge = read_judge(selection.rows[kept]).astype(np.float64)
-        errors.append(selection.weights[kept] @ judge / kept.size)
-    return _relative(np.stack(errors), full_mean)
+    return _relative(step_sums / rows_per_step, full_mean)
 
 
-def coverage_radius(candidates: Candidates, kept: IntArray, rng: np.random.Generator) -> Array:
+def coverage_sample(rows: IntArray, rng: np.random.Generator) -> IntArray:
+    """Draw as many rows as `coverage_radii` should compare: all, or `COVERAGE_ROWS` of them."""
+    if rows.size <= COVERAGE_ROWS:
+        return rows
+    return np.sort(rng.choice(rows, COVERAGE_ROWS, replace=False))
+
+
+def coverage_radii(candidates: Candidates, rows: IntArray, kept: Sequence[IntArray]) -> Array:
     """Measure how far rows are from the nearest kept one: the mean and the largest distance.
 
-    Distances are those of the clustering. On sets of more than a few thousand rows both sides
-    are random samples of that size, and the figures are estimates.
+    Distances are those of the clustering. The rows are read once and held; then what any of the
+    selections kept is read once, by blocks.
+
+    Parameters
+    ----------
+    candidates : Candidates
+        All rows.
+    rows : ndarray of shape (num_rows,), int64
+        Increasing positions whose distances are taken.
+    kept : sequence of ndarray, int64
+        Increasing positions that each selection kept.
 
     Returns
     -------
-    ndarray of shape (2,), float64
-        Mean and largest distance.
+    ndarray of shape (len(kept), 2), float64
+        Mean and largest distance of each selection.
     """
-    rows = np.arange(candidates.num_rows)
-    rows, kept = (
-        np.sort(rng.choice(x, COVERAGE_ROWS, replace=False)) if x.size > COVERAGE_ROWS else x
-        for x in (rows, kept)
-    )
-    near = candidates.read_embeddings(kept).astype(np.float64)
-    nearest = []
-    for start in range(0, rows.size, 512):
-        block = candidates.read_embeddings(rows[start : start + 512]).astype(np.float64)
-        squares = np.square(block).sum(1)[:, None] - 2 * block @ near.T + np.square(near).sum(1)
-        nearest.append(np.sqrt(np.maximum(squares, 0.0).min(axis=1)))
-    gaps = np.concatenate(nearest)
-    return np.array([gaps.mean(), gaps.max()])
+    points = candidates.read_embeddings(rows).astype(np.float64)
+    union = np.unique(np.concatenate(kept))
+    squares = np.full((len(kept), rows.size), np.inf)
+    for start in range(0, union.size, BLOCK_ROWS):
+        places = union[start : start + BLOCK_ROWS]
+        near = candidates.read_embeddings(places).astype(np.float64)
+        for first in range(0, places.size, BLOCK):
+            piece = places[first : first + BLOCK]
+            to_piece = squared_distances(near[first : first + BLOCK], points)
+            for which, own in enumerate(kept):
+                inside = np.isin(piece, own, assume_unique=True)
+                nearest = to_piece[inside].min(axis=0, initial=np.inf)
+                squares[which] = np.minimum(squares[which], nearest)
+    gaps = np.sqrt(squares)
+    return np.stack([gaps.mean(axis=1), gaps.max(axis=1)], axis=1)
 
 
 def mix_shift(candidates: Candidates, selection: Weighted) -> dict[str, float]:

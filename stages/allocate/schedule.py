@@ -12,9 +12,11 @@ import numpy.typing as npt
 
 from stages.allocate.budget import StepShape
 from stages.allocate.fair import periodic_counts, step_counts
+from stages.allocate.weights import first_few
 from stages.contract.errors import DataError
 
 IntArray = npt.NDArray[np.int64]
+ClusterArray = npt.NDArray[np.int32]
 SCHEDULES = ("auto", "pinned", "dealt")
 ENTRIES_AT_ONCE = 1 << 20
 
@@ -98,8 +100,7 @@ def build_schedule(
     reason = "asked" if kind == "dealt" else "it evens out tokens; pinned is for the objective rank"
     num_steps = clusters.size // step.rows
     window = needed_window(quotas, num_steps, step.rows)
-    counts = windowed_counts(quotas, num_steps, window)
-    steps = fill_steps(clusters, num_tokens, counts, rng)
+    steps = fill_steps(clusters, num_tokens, cluster_places(quotas, num_steps, window), rng)
     if rearrange is not None:
         steps = rearrange(steps)
     return Schedule("dealt", reason, window, deal(steps, num_tokens, step, rng))
@@ -114,7 +115,7 @@ def pinned_obstacle(quotas: IntArray, num_workers: int) -> str | None:
         )
     per_worker = quotas.reshape(-1, num_workers).sum(axis=0)
     if np.any(per_worker != per_worker[0]):
-        return f"the workers' clusters keep unequal numbers of rows {per_worker.tolist()}"
+        return f"the workers' clusters keep unequal numbers of rows {first_few(per_worker)}"
     return None
 
 
@@ -123,10 +124,11 @@ def needed_window(quotas: IntArray, num_steps: int, rows_per_step: int) -> int:
     return max(1, min(-(-int(np.count_nonzero(quotas)) // rows_per_step), num_steps))
 
 
-def windowed_counts(quotas: IntArray, num_steps: int, window: int) -> IntArray:
-    """Give the rows of each cluster in each step, in proportion over every window of steps.
+def cluster_places(quotas: IntArray, num_steps: int, window: int) -> ClusterArray:
+    """Name the clusters of the rows of each step, in proportion over every window of steps.
 
-    Windows are scheduled first, then the steps inside them.
+    Windows are scheduled first, then the steps inside them. Memory is in proportion to the rows,
+    however many clusters there are: a table of steps by clusters would be mostly zeros.
 
     Parameters
     ----------
@@ -139,31 +141,34 @@ def windowed_counts(quotas: IntArray, num_steps: int, window: int) -> IntArray:
 
     Returns
     -------
-    ndarray of shape (num_steps, num_clusters), int64
+    ndarray of shape (num_steps, rows_per_step), int32
     """
+    kept = np.flatnonzero(quotas).astype(np.int32)
+    quotas = quotas[kept]
     if window == 1:
-        return step_counts(quotas, num_steps)
+        counts = step_counts(quotas, num_steps)
+        return np.repeat(np.tile(kept, num_steps), counts.ravel()).reshape(num_steps, -1)
     num_windows, rest = divmod(num_steps, window)
     per_window = periodic_counts(quotas * window, num_steps, num_windows)
     if rest:
         per_window = np.vstack([per_window, quotas - per_window.sum(axis=0)])
-    counts = np.zeros((num_steps, quotas.size), np.int64)
+    places = np.empty((num_steps, int(quotas.sum()) // num_steps), np.int32)
     done = np.cumsum(per_window, axis=0) - per_window
     at_once = max(1, ENTRIES_AT_ONCE // quotas.size)
     for first in range(0, num_windows, at_once):
         last = min(first + at_once, num_windows)
-        block = counts[first * window : last * window].reshape(-1, window, quotas.size)
+        block = places[first * window : last * window].reshape(-1, window, places.shape[1])
         starts = np.arange(first, last) * window
         _fill_windows(block, starts, per_window[first:last], done[first:last], quotas, num_steps)
     if rest:
-        tail = counts[None, num_windows * window :]
+        tail = places[None, num_windows * window :]
         starts = np.array([num_windows * window])
         _fill_windows(tail, starts, per_window[-1:], done[-1:], quotas, num_steps)
-    return counts
+    return kept[places]
 
 
 def _fill_windows(
-    counts: IntArray,
+    places: ClusterArray,
     starts: IntArray,
     amounts: IntArray,
     done: IntArray,
@@ -176,8 +181,8 @@ def _fill_windows(
 
     Parameters
     ----------
-    counts : ndarray of shape (num_windows, steps_per_window, num_clusters), int64
-        Zero; filled in place.
+    places : ndarray of shape (num_windows, steps_per_window, rows_per_step), int32
+        Filled in place with the numbers of clusters.
     starts : ndarray of shape (num_windows,), int64
         The first step of each window.
     amounts, done : ndarray of shape (num_windows, num_clusters), int64
@@ -187,15 +192,14 @@ def _fill_windows(
     num_steps : int
         S.
     """
-    rows_per_step = int(quotas.sum()) // num_steps
     every = np.arange(starts.size)
     left, done = amounts.copy(), done * num_steps
-    for step in range(counts.shape[1]):
+    for step in range(places.shape[1]):
         # In units of 1 / num_steps rows: where the line is after this step, less the count.
         behind = quotas * (starts[:, None] + step + 1) - done
-        for _ in range(rows_per_step):
+        for place in range(places.shape[2]):
             cluster = np.argmax(np.where(left > 0, behind, np.iinfo(np.int64).min), axis=1)
-            counts[every, step, cluster] += 1
+            places[every, step, place] = cluster
             done[every, cluster] += num_steps
             behind[every, cluster] -= num_steps
             left[every, cluster] -= 1
@@ -204,7 +208,7 @@ def _fill_windows(
 def fill_steps(
     clusters: npt.NDArray[np.int32],
     num_tokens: IntArray,
-    counts: IntArray,
+    places: ClusterArray,
     rng: np.random.Generator,
 ) -> IntArray:
     """Put rows into steps so that rows of one step are of like length in every cluster.
@@ -217,8 +221,8 @@ def fill_steps(
     ----------
     clusters, num_tokens : ndarray of shape (num_kept,)
         Cluster and length of each row.
-    counts : ndarray of shape (num_steps, num_clusters)
-        Rows of each cluster in each step.
+    places : ndarray of shape (num_steps, rows_per_step)
+        The cluster of each row of each step; its order inside a step says nothing.
     rng : numpy.random.Generator
         Draws the order of turns, and the order of rows of equal length.
 
@@ -227,16 +231,14 @@ def fill_steps(
     ndarray of shape (num_steps, rows_per_step), int64
         Positions of rows.
     """
-    num_steps, num_clusters = counts.shape
+    num_steps, rows_per_step = places.shape
     turns = rng.permutation(num_steps)
     tie_breaks = rng.permutation(clusters.size)
-    order = np.lexsort((tie_breaks, num_tokens, clusters))
-    starts = np.concatenate([[0], np.cumsum(np.bincount(clusters, minlength=num_clusters))])
-    turn_counts = counts[turns]
+    rows = np.lexsort((tie_breaks, num_tokens, clusters))
+    # The k-th row of a cluster goes to its k-th place, counted in the order of turns.
+    in_turn = np.argsort(places[turns].ravel(), kind="stable")
     steps_of_row = np.empty(clusters.size, np.int64)
-    for cluster in range(num_clusters):
-        rows = order[starts[cluster] : starts[cluster + 1]]
-        steps_of_row[rows] = np.repeat(turns, turn_counts[:, cluster])
+    steps_of_row[rows] = turns[in_turn // rows_per_step]
     by_step = np.argsort(steps_of_row, kind="stable")
     return by_step.reshape(num_steps, -1).astype(np.int64)
 
@@ -290,10 +292,10 @@ def _pinned_plan(
     for group in groups:
         rows = np.flatnonzero(np.isin(clusters, group))
         local = np.searchsorted(group, clusters[rows]).astype(np.int32)
-        counts = windowed_counts(quotas[group], num_steps, window)
+        places = cluster_places(quotas[group], num_steps, window)
         # The same seed for each worker: the k-th longest rows of all of them meet in one step.
         turns = np.random.default_rng(turns_seed)
-        plans.append(rows[fill_steps(local, num_tokens[rows], counts, turns)])
+        plans.append(rows[fill_steps(local, num_tokens[rows], places, turns)])
     plan = np.stack(plans, axis=1)
     lengths = num_tokens[plan]
     order = np.argsort(-lengths, axis=2, kind="stable")

@@ -20,7 +20,7 @@ from stages.allocate.quality import ReadJudge, Weighted
 from stages.allocate.reading import SECOND, judge_of, read_candidates, unscored
 from stages.allocate.schedule import SCHEDULES, Schedule, build_schedule
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
-from stages.allocate.weights import effective_sample_size
+from stages.allocate.weights import effective_sample_size, level_by_cluster
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
 from stages.contract.errors import (
@@ -72,7 +72,8 @@ class AllocateConfig:
     schedule : str
         auto, pinned (a worker holds its own clusters) or dealt (tokens even out).
     objective : str
-        What the trainer computes, written into the manifest: sample, token, or rank.
+        What the trainer computes, written into the manifest: sample, token, or rank. For rank
+        with a micro_batch above 1, the rows of a cluster get one weight, their mean.
     on_empty_quota : str
         A cluster that would keep no row: merge its mass into the nearest, or error.
     seed : int
@@ -154,6 +155,8 @@ def run(
             on_empty_quota=settings.on_empty_quota,
             seed=settings.seed,
         )
+    if settings.objective == "rank" and settings.micro_batch > 1:
+        selection = levelled(selection, candidates)
     clusters = candidates.cluster[selection.rows]
     num_tokens = candidates.num_tokens[selection.rows]
     schedule = build_schedule(
@@ -192,6 +195,19 @@ def refused(rows: Artifact, reasons: Mapping[int, str]) -> pa.Table:
     found = pa.concat_tables(t.filter(pc.is_in(t["row_id"], value_set=wanted)) for t in parts)
     details = ["a further pass gave no number, so the row was no candidate"] * found.num_rows
     return reject_rows(found, stage="allocate", reasons=list(reasons.values()), details=details)
+
+
+def levelled(selection: Selection, candidates: Candidates) -> Selection:
+    """Give the rows of a cluster one weight: the objective rank has one for each micro-batch."""
+    clusters = candidates.cluster[selection.rows]
+    weights = level_by_cluster(clusters, selection.weights, candidates.num_clusters)
+    if not np.allclose(weights, selection.weights, rtol=1e-6, atol=0.0):
+        log.info(
+            "allocate: weights are levelled to the mean of their cluster, since "
+            "allocate.objective=rank weighs whole micro-batches (allocate.micro_batch=1 keeps "
+            "each row's own)"
+        )
+    return Selection(selection.rows, weights)
 
 
 def balancer(
@@ -278,7 +294,7 @@ def describe(
 
 ALLOCATE_STAGE = Stage(
     name="allocate",
-    version=2,
+    version=3,
     reads=("embed", "cluster", "tokens", "screen", "rows"),
     identity=identity,
     run=run,

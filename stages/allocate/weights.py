@@ -11,6 +11,7 @@ from stages.contract.errors import DataError
 log = logging.getLogger(__name__)
 
 FloatArray = npt.NDArray[np.float64]
+FEW = 8
 
 
 def cluster_share_weights(
@@ -55,6 +56,37 @@ def to_mean_one(weights: FloatArray) -> FloatArray:
 def effective_sample_size(weights: FloatArray) -> float:
     """Give the share of rows that equal weights would need for the same variance (Kish 1965)."""
     return float(weights.sum() ** 2 / (weights.size * np.square(weights).sum()))
+
+
+def level_by_cluster(
+    clusters: npt.NDArray[np.int32], weights: FloatArray, num_clusters: int
+) -> FloatArray:
+    """Give every row the mean weight of its cluster's kept rows; the clusters' sums stay.
+
+    Parameters
+    ----------
+    clusters : ndarray of shape (num_kept,), int
+        Cluster of each kept row.
+    weights : ndarray of shape (num_kept,)
+        Above 0.
+    num_clusters : int
+        K.
+
+    Returns
+    -------
+    ndarray of shape (num_kept,), float64
+        Equal inside a cluster, to the last bit.
+    """
+    sums = np.bincount(clusters, weights=weights, minlength=num_clusters)
+    kept = np.bincount(clusters, minlength=num_clusters)
+    level: FloatArray = (sums / np.maximum(kept, 1))[clusters]
+    return level
+
+
+def first_few(values: npt.NDArray[np.generic]) -> str:
+    """Name the first values in a message, and how many more there are."""
+    text = str(values[:FEW].tolist())
+    return text if values.size <= FEW else f"{text} and {values.size - FEW} more"
 
 
 def merge_empty(
@@ -118,13 +150,13 @@ def shared_mass(
         return mass
     if on_empty_quota == "error":
         raise DataError(
-            f"clusters {empty.tolist()} would keep no row of {mass[empty].tolist()}; raise the "
+            f"clusters {first_few(empty)} would keep no row of {first_few(mass[empty])}; raise the "
             f"budget to at least {candidates.num_clusters} rows, lower cluster.num_clusters, or "
             f"set allocate.on_empty_quota=merge"
         )
     log.warning(
         "allocate: clusters %s keep no row; their mass of %d rows goes to the nearest",
-        empty.tolist(),
+        first_few(empty),
         int(mass[empty].sum()),
     )
     return merge_empty(quotas, mass, candidates.centers)

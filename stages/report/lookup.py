@@ -25,9 +25,12 @@ from stages.report.life import (
     tell,
 )
 from stages.report.reading import read_excerpts, shown
+from stages.rows.formats.record import is_utf8
 from stages.screen.evidence import leak_text
 
-_PLACE = re.compile(r"(.+):(\d+)")
+# Numbers that fit 64 bits; no row has a larger one.
+_NUMBER = re.compile(r"\d{1,18}")
+_PLACE = re.compile(rf"(.+):({_NUMBER.pattern})")
 MOST_NAMED = 5
 SHOWN_CHARS = 200
 NO_ROWS = 0
@@ -68,7 +71,7 @@ def find(artifacts: Mapping[str, Artifact], manifest: Mapping[str, Any], row: st
         If there is none.
     """
     rows = artifacts["rows"]
-    if row.isdecimal() and int(row) < rows.num_rows:
+    if _NUMBER.fullmatch(row) and int(row) < rows.num_rows:
         return life_of(artifacts, manifest, int(row))
     row_id = _by_uid(rows, row.removeprefix("uid:"))
     if row_id is not None:
@@ -109,6 +112,8 @@ def life_of(artifacts: Mapping[str, Artifact], manifest: Mapping[str, Any], row_
 
 
 def _by_uid(rows: Artifact, uid: str) -> int | None:
+    if not is_utf8(uid):
+        return None
     for table in rows.iter_parts(["row_id", "uid"]):
         at = pc.index(table["uid"], pa.scalar(uid, table["uid"].type)).as_py()
         if at >= 0:

@@ -1,6 +1,8 @@
 """From what was asked to a selection: by ratio, rows, share and tokens; and what cannot work."""
 
+import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,13 @@ from hypothesis import strategies as st
 
 from stages.allocate.budget import Asked, StepShape, parse_budget
 from stages.allocate.candidates import Candidates
-from stages.allocate.choose import Selection, checked, choose
+from stages.allocate.choose import PROBES, Selection, checked, choose, fit_tokens
 from stages.allocate.feasible import check_feasible
+from stages.allocate.selectors import selector_classes
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
 from stages.allocate.selectors.uniform import Uniform
 from stages.contract.errors import DataError
-from tests.allocate.samples import candidates
+from tests.allocate.samples import by_hand, candidates
 from tests.artifacts import FEW, SEEDED
 
 STEP = StepShape(2, 1, 2)
@@ -89,6 +92,86 @@ def test_a_budget_of_tokens_is_met_and_one_more_step_would_not_fit(
         assert rows.num_tokens[more.rows].sum() > amount
 
 
+def tokens_by_steps(tokens: Sequence[int], asked: int) -> tuple[int, list[int]]:
+    """Fit a budget where so many steps take so many tokens; give the steps, and all tried."""
+    rows = by_hand(num_tokens=[1] * max(tokens))
+    tried: list[int] = []
+
+    def select(num_rows: int) -> Selection:
+        tried.append(num_rows)
+        return Selection(np.arange(tokens[num_rows - 1]), np.ones(num_rows))
+
+    # What a step takes stands for its rows: as many rows of one token each.
+    rows = dataclasses.replace(rows, cluster=rows.cluster[: len(tokens)])
+    found = fit_tokens(select, parse_budget(f"{asked}tokens"), StepShape(1, 1, 1), rows)
+    return found.weights.size, tried
+
+
+@pytest.mark.parametrize(
+    ("tokens", "asked", "steps"),
+    [
+        ([10, 20, 30, 40, 50], 35, 3),
+        ([10, 20, 36, 34, 50], 35, 4),  # three steps do not fit, four do
+        ([10, 20, 36, 36, 36, 36, 35, 50], 35, 7),
+        ([36, 34, 40, 45, 50], 35, 2),  # nor does the first
+        ([10, 20, 30], 35, 3),
+    ],
+)
+def test_the_largest_number_of_steps_that_fits_by_hand(
+    tokens: list[int], asked: int, steps: int
+) -> None:
+    assert tokens_by_steps(tokens, asked)[0] == steps
+
+
+@SEEDED
+@given(seed=st.integers(0, 10_000), num_steps=st.integers(1, 300), share=st.floats(0.05, 1.1))
+def test_a_token_budget_takes_few_selections_and_keeps_its_promise(
+    seed: int, num_steps: int, share: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    line = 20 * np.arange(1, num_steps + 1)
+    tokens = np.maximum(line + rng.integers(-40, 41, num_steps), 1)
+    asked = max(int(share * line[-1]), int(tokens[0]))
+    steps, tried = tokens_by_steps(tokens.tolist(), asked)
+    assert tokens[steps - 1] <= asked
+    above = [each for each in tried if each > steps]
+    assert all(tokens[each - 1] > asked for each in above)
+    assert steps == num_steps or min(above) <= steps + 1 + PROBES
+    assert len(tried) <= 2 * np.log2(num_steps + 1) + 2 + PROBES
+    assert len(set(tried)) == len(tried), "no number of steps is selected twice"
+
+
+def test_above_a_thousand_steps_no_more_are_tried_than_the_search_needs() -> None:
+    tokens = [10 * steps for steps in range(1, 2000)]
+    steps, tried = tokens_by_steps(tokens, tokens[1500])
+    assert steps == 1501
+    assert max(tried) == 1502 and len(tried) <= 4
+
+
+@pytest.mark.parametrize("selector", sorted(selector_classes()))
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_selector_exceeds_a_budget_of_tokens_or_falls_far_short(
+    selector: str, seed: int
+) -> None:
+    """Beside all numbers of steps one by one: never short by more than a step in ten."""
+    rows = candidates([20, 15, 10, 5], seed=seed)
+    by_steps: dict[int, Selection] = {}
+
+    def select(num_rows: int) -> Selection:
+        if num_rows not in by_steps:
+            chooser = selector_classes()[selector]()
+            by_steps[num_rows] = chosen(chooser, f"{num_rows}rows", rows, step=step)
+        return by_steps[num_rows]
+
+    step = StepShape(2, 1, 1)
+    tokens = np.array([rows.num_tokens[select(2 * k).rows].sum() for k in range(1, 26)])
+    for asked in np.linspace(tokens.min(), tokens.max(), 40).astype(int):
+        most = int(np.flatnonzero(tokens <= asked)[-1]) + 1
+        found = fit_tokens(select, parse_budget(f"{asked}tokens"), step, rows)
+        assert rows.num_tokens[found.rows].sum() <= asked
+        assert found.rows.size // 2 >= 0.9 * most
+
+
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_more_tokens_than_there_are_keep_all_whole_steps(selector: str) -> None:
     rows = candidates([20, 30, 41])
@@ -136,6 +219,18 @@ def test_an_empty_quota_is_merged_or_an_error_as_asked(caplog: pytest.LogCapture
     assert "clusters [0] would keep no row of [5.0]" in str(caught.value)
     assert "at least 3 rows" in str(caught.value)
     assert "allocate.on_empty_quota=merge" in str(caught.value)
+
+
+def test_many_clusters_are_named_by_the_first_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    rows = candidates([1] * 40 + [5], duplicates=False)
+    chosen(ClusterBalanced(), "5", rows, step=StepShape(1, 1, 5))
+    assert re.search(r"clusters \[(\d+, ){7}\d+\] and 28 more keep no row", caplog.text)
+    with pytest.raises(DataError) as caught:
+        chosen(ClusterBalanced(), "5", rows, step=StepShape(1, 1, 5), on_empty_quota="error")
+    ones = "[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0] and 28 more"
+    assert f"and 28 more would keep no row of {ones}; raise the budget" in str(caught.value)
+    with pytest.raises(DataError, match=r"\(sizes \[(1, ){7}1\] and 33 more\) gives no whole"):
+        chosen(ClusterBalanced(), ratio(0.5), rows)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from stages.allocate.plan_figures import imbalance, max_deviation, places
 from stages.allocate.schedule import (
     Schedule,
     build_schedule,
+    cluster_places,
     deal,
     fill_steps,
     needed_window,
     pinned_obstacle,
-    windowed_counts,
 )
 from stages.contract.errors import DataError
 from tests.artifacts import SEEDED
@@ -83,7 +83,9 @@ def in_windows(
 ) -> tuple[np.ndarray, int]:
     """Schedule in the shortest window that works, or in one that is longer."""
     window = min(num_steps, needed_window(quotas, num_steps, rows_per_step) + longer)
-    return windowed_counts(quotas, num_steps, window), window
+    places = cluster_places(quotas, num_steps, window)
+    assert places.shape == (num_steps, int(quotas.sum()) // num_steps)
+    return np.stack([np.bincount(row, minlength=quotas.size) for row in places]), window
 
 
 def test_with_room_for_all_clusters_a_window_is_one_step_by_hand() -> None:
@@ -126,7 +128,9 @@ def test_rows_fill_steps_as_counted_and_by_length(
     quotas = np.array(draw_quotas(num_clusters, num_steps, step, seed))
     clusters, lengths = rows_of(quotas.tolist(), seed=seed)
     counts, _ = in_windows(quotas, num_steps, step.rows)
-    steps = fill_steps(clusters, lengths, counts, np.random.default_rng(seed))
+    every = np.tile(np.arange(num_clusters), (num_steps, 1))
+    places = np.repeat(every.ravel(), counts.ravel()).reshape(num_steps, -1)
+    steps = fill_steps(clusters, lengths, places, np.random.default_rng(seed))
     assert sorted(steps.ravel().tolist()) == list(range(clusters.size))
     assert np.array_equal(counts_of(steps[:, None, :], clusters, num_clusters), counts)
     for k in range(num_clusters):
@@ -211,6 +215,7 @@ def test_a_pinned_plan_keeps_its_promise_where_workers_hold_unlike_numbers_of_cl
         ([4, 4], 2, None),
         ([1, 2, 3, 2], 2, None),  # 1 + 3 and 2 + 2
         ([4, 6], 2, "unequal numbers of rows [4, 6]"),
+        ([1] * 9 + [2], 10, "unequal numbers of rows [1, 1, 1, 1, 1, 1, 1, 1] and 2 more"),
         ([4, 4, 4], 2, "cluster.num_clusters=3 must be a multiple of allocate.num_workers=2"),
     ],
 )

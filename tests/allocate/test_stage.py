@@ -132,6 +132,28 @@ def test_the_papers_setting_pins_a_cluster_to_each_worker(tmp_path: Path) -> Non
     assert found.facts["schedule"]["kind"] == "pinned"
 
 
+@pytest.mark.parametrize(("micro_batch", "levelled"), [(1, False), (2, True), (4, True)])
+def test_rows_of_a_micro_batch_have_one_weight_under_the_objective_rank(
+    tmp_path: Path, micro_batch: int, levelled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows stand for one to five originals, so their own weights differ inside a cluster."""
+    inputs = clustered(tmp_path)
+    keys = {"num_workers": 3, "micro_batch": micro_batch, "schedule": "pinned"}
+    with caplog.at_level("INFO"):
+        found = allocate(tmp_path / "rank", inputs, objective="rank", **keys)
+    own = allocate(tmp_path / "sample", inputs, objective="sample", **keys)
+    weights, clusters = found.array("weight"), found.array("cluster")
+    assert np.array_equal(found.array("row_id"), own.array("row_id"))
+    sums = [np.bincount(clusters, each.array("weight")) for each in (found, own)]
+    assert np.allclose(*sums, rtol=1e-6)
+    per_cluster = [np.unique(weights[clusters == k]).size for k in range(3)]
+    assert (per_cluster == [1, 1, 1]) == levelled
+    assert levelled or np.array_equal(weights, own.array("weight"))
+    lines = [line for line in caplog.messages if "levelled to the mean of their cluster" in line]
+    assert len(lines) == levelled and all("allocate.objective=rank" in line for line in lines)
+    assert found.facts["weights"]["max"] == weights.max()
+
+
 @pytest.mark.parametrize("selector", [ClusterBalanced(keep="random"), Uniform()])
 def test_the_same_input_and_seed_give_the_same_bytes(tmp_path: Path, selector: Any) -> None:
     inputs = clustered(tmp_path)

@@ -1,5 +1,6 @@
 """The command `compare`: one pass, every method, random beside each; no number without a run."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -7,15 +8,26 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pipeline.comparison import CompareConfig, all_methods
+from pipeline import compare as compare_module
+from pipeline.budgets import check_compared
+from pipeline.compare import make_pools
+from pipeline.comparison import CompareConfig, Pool, all_methods, compare
 from pipeline.comparison_table import as_markdown, table
+from pipeline.config import Config
 from stages.allocate.selectors import selector_classes
-from stages.contract.errors import ConfigurationError
+from stages.allocate.selectors.uniform import Uniform
+from stages.allocate.stage import AllocateConfig
+from stages.contract.errors import ConfigurationError, DataError
+from tests.allocate.samples import candidates
+from tests.artifacts import SEEDED
 from tests.conftest import ROOT
 from tests.pipeline.runs import SMALL, Run, run
 
@@ -106,6 +118,132 @@ def test_a_method_that_does_not_beat_random_is_marked() -> None:
         "random",
     ]
     assert lines[3].endswith("| no |") and "- absent: not run: it needs a second model" in text
+
+
+NUM_ROWS = 100
+ROWS = candidates([40, 30, 20, 10], duplicates=False)
+
+
+def rows_of(
+    budgets: list[str], *, workers: int = 4, tokens: np.ndarray | None = None
+) -> list[dict[str, Any]]:
+    """Compare two methods on a hundred rows in memory."""
+    own = ROWS if tokens is None else dataclasses.replace(ROWS, num_tokens=tokens)
+    pool = Pool(own, lambda places: own.read_feature("judge", places))
+    settings = AllocateConfig(selector=Uniform(), num_workers=workers)
+    asked = CompareConfig(budgets=budgets, seeds=2, methods=["uniform", "length"])
+    return table(compare({False: pool, True: pool}, settings, asked, tell=lambda line: None))
+
+
+@pytest.mark.parametrize("budget", ["1.0", "100%"])
+def test_beside_all_rows_the_ratio_is_zero(budget: str) -> None:
+    for row in rows_of([budget]):
+        assert row["by"] == "tokens" or row["ratio"] == 0.0 or row["gradient_error"] > 0
+        assert np.isfinite(row["ratio"])
+        assert not (row["beats_random"] and row["by"] == "rows")
+    as_markdown(rows_of([budget]), budget)
+
+
+def test_a_budget_that_turns_out_too_small_is_a_reason_and_the_others_are_there() -> None:
+    rows = rows_of(["0.5", "0.02", "0.0001"])
+    by_budget = {
+        budget: [r for r in rows if r["budget"] == budget] for budget in ("0.5", "0.02", "0.0001")
+    }
+    assert [len(own) for own in by_budget.values()] == [6, 6, 6]
+    assert all("ratio" in row for row in by_budget["0.5"])
+    for row in by_budget["0.02"]:
+        if row["by"] == "rows":
+            assert "compare.budgets=0.02 gives 2 rows, which must be >= the 4" in row["reason"]
+    assert all("reason" in row for row in by_budget["0.0001"])
+    assert "- random: not run: random rows do not fit" in as_markdown(rows, "0.02")
+
+
+def test_tokens_that_no_random_step_fits_are_told_once_below_the_table() -> None:
+    """Four rows of a hundred have one token; a random step has four of a thousand tokens each."""
+    tokens = np.full(NUM_ROWS, 1000)
+    tokens[:4] = 1
+    rows = rows_of(["0.04"], tokens=tokens)
+    by_tokens = [row for row in rows if row["by"] == "tokens"]
+    assert len(by_tokens) == 3 and all(
+        "compare.budgets=0.04, 3840" in r["reason"] for r in by_tokens
+    )
+    text = as_markdown(rows, "0.04")
+    (line,) = [line for line in text.splitlines() if "not run with as many tokens" in line]
+    assert set(line[2:].split(": ")[0].split(", ")) == {"uniform", "length", "random"}
+
+
+@SEEDED
+@given(
+    share=st.decimals("0.001", "1", places=3),
+    workers=st.integers(1, 8),
+    lengths=st.lists(st.integers(1, 500), min_size=NUM_ROWS, max_size=NUM_ROWS),
+)
+def test_any_budget_gives_a_whole_table(share: Any, workers: int, lengths: list[int]) -> None:
+    """Every cell has figures or a reason; by rows a reason just where not one step fits."""
+    for row in rows_of([f"{share:f}"], workers=workers, tokens=np.array(lengths)):
+        assert ("ratio" in row) != ("reason" in row)
+        if row["by"] == "rows":
+            assert ("reason" in row) == (int(share * NUM_ROWS) < workers)
+
+
+@pytest.mark.parametrize(
+    ("stage", "num_rows", "words"),
+    [
+        ("rows", 100, "compare.budgets: 0.02 of 100 rows is 2 rows, which must be >= the 4 rows"),
+        ("tokens", 150, "compare.budgets: 0.02 of 150 rows is 3 rows.* ask for 0.0267 or more"),
+        ("rows", 3, "allocate.num_workers=4 must be <= the 3 rows"),
+        ("rows", 200, ""),
+        ("tokens", 200, ""),
+    ],
+)
+def test_budgets_are_checked_before_the_pass(stage: str, num_rows: int, words: str) -> None:
+    config = Config(compare=CompareConfig(budgets=["0.5", "0.02"]))
+    counted: Any = SimpleNamespace(stage=stage, num_rows=num_rows)
+    if not words:
+        check_compared(config, counted)
+        return
+    with pytest.raises(DataError, match=words):
+        check_compared(config, counted)
+
+
+def test_a_budget_too_small_stops_before_a_model_is_loaded(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    done = run(tmp_path, model_folder, "compare.budgets=[0.5,0.02]", verb="compare")
+    assert done.status == 2 and "Traceback" not in done.log
+    assert "compare.budgets: 0.02 of 96 rows is 1 rows" in done.log
+    assert done.stages("running") == ["rows"]
+
+
+def test_two_pools_hold_raw_features_and_the_judge_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a clustering prepared is read for each; the rest once, whichever pool asks."""
+    reads: list[str] = []
+    every = np.arange(ROWS.num_rows)
+
+    def counted(name: str, places: np.ndarray) -> np.ndarray:
+        if places.size > 1:
+            reads.append(name)
+        return ROWS.read_feature(name, places)
+
+    def read(artifacts: dict[str, str]) -> tuple[Any, np.ndarray]:
+        own = artifacts["cluster"]
+        prepared = lambda places: counted(own, places)  # noqa: E731
+        held = dataclasses.replace(ROWS, read_feature=counted, read_embeddings=prepared)
+        return held, ROWS.row_ids
+
+    monkeypatch.setattr(compare_module, "read_candidates", read)
+    monkeypatch.setattr(compare_module, "judge_of", lambda *_: lambda p: counted("judge", p))
+    pools = make_pools({"cluster": "run", "embed": "e"}, "paper")  # type: ignore[dict-item,arg-type]
+    for _ in range(2):
+        for own in pools.values():
+            own.read_judge(every)
+            own.candidates.read_feature("head_sketch", every)
+            own.candidates.read_embeddings(every)
+    assert sorted(reads) == ["head_sketch", "judge", "paper", "run"]
+    assert not np.array_equal(
+        pools[False].candidates.read_embeddings(every),
+        pools[True].candidates.read_embeddings(every),
+    )
 
 
 @pytest.mark.parametrize(

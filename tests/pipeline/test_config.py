@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.__main__ import main
 from pipeline.config import Config, check_paths, compose, settings_of
-from pipeline.reshard import merge
+from pipeline.reshard import earlier_overrides, merge
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
 from stages.allocate.selectors.matched import Matched
 from stages.allocate.selectors.uniform import Uniform
 from stages.contract.errors import ConfigurationError
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SAMPLE
 from tests.evenshard.folders import load_manifest, store_manifest, write_set
 
 MISTAKES = [
@@ -31,7 +32,24 @@ MISTAKES = [
     (["allocate.schedule=fixed"], ["allocate.schedule=fixed", "pinned"]),
     (["allocate.selector=best"], ["selector=best", "cluster_balanced", "uniform"]),
     (["allocate.selector.keep=near"], ["allocate.selector.keep=near", "nearest"]),
-    (["allocate/selector=uniform", "allocate.selector.keep=nearest"], ["allocate.selector.keep"]),
+    (
+        ["allocate/selector=uniform", "allocate.selector.keep=nearest"],
+        ["allocate.selector.keep", "allocate.selector=uniform has no options", "cluster_balanced"],
+    ),
+    (
+        ["allocate.selector.keep=random", "allocate.selector.power=0"],
+        ["allocate.selector.power is not", "cluster_balanced has the options keep", "=matched"],
+    ),
+    (
+        ["allocate.selector.power=0", "allocate.selector=stratified"],
+        ["allocate.selector.power is not", "stratified has the options quota, spread", "=matched"],
+    ),
+    (["allocate.selector.rigde=1"], ["=matched has the options", "mean allocate.selector.ridge?"]),
+    (
+        ["allocate.selector.keep=random", "allocate.selector=cluster_balanced", "allocate.ratoi=1"],
+        ["allocate.ratoi is not a key", "did you mean allocate.ratio?"],
+    ),
+    (["allocate.selector.ridge=much"], ["allocate.selector.ridge=much must be a number"]),
     (["allocate.objective=rank", "allocate.schedule=dealt"], ["allocate.objective=rank", "pinned"]),
     (["allocate.schedule=pinned", "cluster.num_clusters=6"], ["cluster.num_clusters=6", "dealt"]),
     (["allocate.objective=rank", "cluster.num_clusters=6"], ["allocate.objective=rank", "=6"]),
@@ -231,3 +249,86 @@ def test_later_overrides_replace_earlier_ones_of_the_same_key() -> None:
         "allocate.ratio=0.5",
         "allocate.selector=cluster_balanced",
     ]
+
+
+def write_run(out: Path, *overrides: str) -> None:
+    """Publish a small set that says it was made by these overrides."""
+    settings = settings_of(compose(overrides))
+    write_set(out)
+    store_manifest(out, {**load_manifest(out), "settings": settings, "overrides": list(overrides)})
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "selector"),
+    [
+        ([], [], "Matched"),
+        ([], ["allocate.selector.power=0"], "Matched"),
+        ([], ["allocate.selector.keep=nearest"], "ClusterBalanced"),
+        ([], ["allocate.selector=uniform"], "Uniform"),
+        ([], ["experiment=paper"], "ClusterBalanced"),
+        (["allocate.selector.keep=random"], [], "ClusterBalanced"),
+        (["allocate.selector.keep=random"], ["allocate.selector.keep=mixed"], "ClusterBalanced"),
+        (["allocate.selector.keep=random"], ["allocate.selector=stratified"], "Stratified"),
+        (["experiment=paper"], ["allocate.num_workers=2"], "ClusterBalanced"),
+        (["experiment=paper", "allocate.selector=uniform"], ["seed=1"], "Uniform"),
+        (
+            ["allocate.selector=uncertainty"],
+            ["allocate.selector.keep=smallest"],
+            "Uncertainty",
+        ),
+    ],
+    ids=str,
+)
+def test_a_reshard_keeps_the_selector_that_the_run_used(
+    tmp_path: Path, made: list[str], asked: list[str], selector: str
+) -> None:
+    write_run(tmp_path, *made)
+    config = compose(earlier_overrides([f"out={tmp_path}", *asked]))
+    assert type(config.allocate.selector).__name__ == selector
+    if not asked:
+        assert config.allocate.selector == compose(made).allocate.selector
+
+
+def test_an_option_of_another_selector_is_refused_by_the_name_of_the_runs_own(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path, "allocate.selector.keep=random")
+    with pytest.raises(ConfigurationError) as caught:
+        compose(earlier_overrides([f"out={tmp_path}", "allocate.selector.power=0"]))
+    message = str(caught.value)
+    assert "allocate.selector.power is not a key" in message
+    assert "allocate.selector=cluster_balanced has the options keep" in message
+
+
+def test_the_selector_of_a_run_is_not_that_of_a_later_default(tmp_path: Path) -> None:
+    """A run without a word on its selector, made when the default was another."""
+    write_run(tmp_path)
+    manifest = load_manifest(tmp_path)
+    manifest["settings"]["allocate"]["selector"] = {"class": "Uniform"}
+    store_manifest(tmp_path, manifest)
+    overrides = earlier_overrides([f"out={tmp_path}", "allocate.num_workers=2"])
+    assert compose(overrides).allocate.selector == Uniform()
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"format_version": 2}, "has format_version=2, this evenshard reads 1"),
+        ({"workers": None}, "workers"),
+        ({"settings": {}}, "rows"),
+        ({"settings": {"rows": []}}, "cannot be read"),
+    ],
+    ids=str,
+)
+def test_a_set_that_cannot_be_read_is_not_replaced(
+    tmp_path: Path, changed: dict[str, object], words: str, named: bool
+) -> None:
+    """By whatever command: what would be lost is not known."""
+    write_run(tmp_path)
+    store_manifest(tmp_path, {**load_manifest(tmp_path), **changed})
+    config = compose([f"out={tmp_path}"])
+    with pytest.raises(ConfigurationError, match=r"holds a set that cannot be read") as caught:
+        check_paths(config, [f"out={tmp_path}"] if named else [])
+    assert words in str(caught.value) and "another name=" in str(caught.value)
+    assert main([f"out={tmp_path}", f"rows.path={SAMPLE}"]) == 2

@@ -123,3 +123,19 @@ def test_the_embedded_model_is_found_where_it_was_converted(tmp_path: Path) -> N
     (tmp_path / "smollm2").mkdir()
     (tmp_path / "smollm2" / "config.json").write_text("{}")
     assert resolve_model("smollm2", tmp_path) == tmp_path / "smollm2"
+
+
+def test_a_dry_run_tells_that_the_folder_holds_another_set(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It writes nothing there, so it does its work all the same."""
+    data, out = tmp_path / "data.jsonl", tmp_path / "out"
+    rows = [{"instruction": f"Say {i}.", "output": f"{i}"} for i in range(8)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out.mkdir()
+    (out / "mine.txt").write_text("of the user")
+    done = run(tmp_path, model_folder, f"rows.path={data}", "rows.limit=0", verb="dry-run")
+    assert done.status == 0, done.log
+    assert "rows       8 read" in done.printed
+    assert "curate would stop: " in done.log and "mine.txt" in done.log
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]

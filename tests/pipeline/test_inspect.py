@@ -34,10 +34,9 @@ def test_an_input_that_was_deleted_is_named(screen_folder: Path) -> None:
     assert f"rows {rows.name}: no longer in" in lineage(screen_folder)
 
 
-def test_a_published_folder_tells_its_stages(screen_folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def write_manifest(out: Path, screen_folder: Path, store: str) -> Path:
+    """Write what a published folder says of itself."""
     out.mkdir()
-    store = screen_folder.parent.parent
     manifest = {
         "format": "evenshard-shards",
         "name": "n",
@@ -46,14 +45,44 @@ def test_a_published_folder_tells_its_stages(screen_folder: Path, tmp_path: Path
         "asked": "a",
         "got": "g",
         "overrides": ["name=n"],
-        "settings": {"store": str(store)},
+        "settings": {"store": store},
         "keys": {"screen": screen_folder.name},
     }
     (out / "manifest.json").write_text(json.dumps(manifest))
+    return out
+
+
+def test_a_published_folder_tells_its_stages(screen_folder: Path, tmp_path: Path) -> None:
+    out = write_manifest(tmp_path / "out", screen_folder, str(screen_folder.parent.parent))
     text = lineage(out)
     assert "the set n, 2 rows for 1 workers" in text
     assert "overrides name=n" in text
     assert f"screen {screen_folder.name}" in text and "\nrows " in text
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_store_on_a_url_is_read_where_the_set_or_the_user_says(
+    screen_folder: Path, tmp_path: Path, given: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = screen_folder.parent.parent
+    url = f"file://{store}"
+    out = write_manifest(tmp_path / "out", screen_folder, "elsewhere" if given else url)
+    assert main([str(out), *([url] if given else [])]) == 0
+    told = capsys.readouterr().out
+    assert "no longer in" not in told and "\nrows " in told
+    assert main([f"{url}/screen/{screen_folder.name}"]) == 0
+    assert capsys.readouterr().out == lineage(screen_folder).replace(str(screen_folder), "") + "\n"
+
+
+def test_a_store_that_nobody_answers_for_and_another_version_are_one_sentence(
+    screen_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = write_manifest(tmp_path / "out", screen_folder, "gopher://store")
+    assert main([str(out)]) == 2
+    assert "store=gopher://store cannot be reached" in capsys.readouterr().err
+    (out / "manifest.json").write_text('{"format": "evenshard-shards", "format_version": 2}')
+    assert main([str(out)]) == 2
+    assert "has format_version=2, this evenshard reads 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "no json", None])
