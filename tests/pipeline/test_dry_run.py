@@ -137,5 +137,5 @@ def test_a_dry_run_tells_that_the_folder_holds_another_set(
     done = run(tmp_path, model_folder, f"rows.path={data}", "rows.limit=0", verb="dry-run")
     assert done.status == 0, done.log
     assert "rows       8 read" in done.printed
-    assert "curate would stop: " in done.log and "mine.txt" in done.log
+    assert "curate would stop: " in done.log
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
