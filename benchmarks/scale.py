@@ -118,12 +118,12 @@ def main(arguments: Sequence[str]) -> None:
     for name in sections:
         if name == "model":
             figures[name] = model()
-            continue
-        figures[name] = []
-        for num_rows in given.rows or SIZES[name]:
-            figures[name] += alone(name, num_rows, given.folder)
-    every = [figure for name in SECTIONS for figure in figures.get(name, [])]
-    report("scale", "python -m benchmarks.scale", every)
+        else:
+            figures[name] = []
+            for num_rows in given.rows or SIZES[name]:
+                figures[name] += alone(name, num_rows, given.folder)
+        every = [figure for name in SECTIONS for figure in figures.get(name, [])]
+        report("scale", "python -m benchmarks.scale", every)
 
 
 def alone(section: str, num_rows: int, folder: str | None) -> list[Figure]:

@@ -95,11 +95,12 @@ def main(arguments: Sequence[str]) -> None:
     if unknown:
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
     figures = kept("speed", BEGINNINGS, sections)
+    small = " --small" if given.small else ""
     for name in sections:
         figures[name] = SECTIONS[name](data, given.small)
-    small = " --small" if given.small else ""
-    every = [figure for name in SECTIONS for figure in figures.get(name, [])]
-    report("speed", f"python -m benchmarks.speed{small}", every)
+        # After each section, so that one that fails costs no other.
+        every = [figure for name in SECTIONS for figure in figures.get(name, [])]
+        report("speed", f"python -m benchmarks.speed{small}", every)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,9 @@ def measure_tokens(overrides: Sequence[str], rounds: int) -> list[Figure]:
     datasets.disable_progress_bars()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        config = compose([*overrides, f"store={folder / 'store'}", "report=false"])
+        # Copies stay, since `datasets.map` gets all rows.
+        asked = ["screen.duplicates=keep", f"store={folder / 'store'}", "report=false"]
+        config = compose([*overrides, *asked])
         inputs = {
             stage: report.artifact for stage, report in run_stages(config, last="screen").items()
         }

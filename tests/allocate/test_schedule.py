@@ -335,3 +335,18 @@ def test_figures_by_hand() -> None:
     assert max_deviation(plan, np.array([0, 1, 1, 0]), 2) == 0
     # 3 of 4 rows: 2 after step 0, the line is at 1.5.
     assert max_deviation(plan, np.array([0, 0, 0, 1]), 2) == pytest.approx(0.5)
+
+
+@SEEDED
+@given(st.integers(0, 10_000))
+def test_the_largest_deviation_is_that_of_all_running_counts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = tuple(rng.integers(1, [9, 4, 4]).tolist())
+    plan = rng.permutation(int(np.prod(shape))).reshape(shape)
+    num_clusters = int(rng.integers(1, 7))
+    clusters = rng.integers(0, num_clusters, plan.size).astype(np.int32)
+    flat = clusters[plan.reshape(shape[0], -1)]
+    counts = np.stack([np.bincount(step, minlength=num_clusters) for step in flat])
+    running = np.cumsum(counts, axis=0)
+    lines = np.arange(1, shape[0] + 1)[:, None] * (running[-1] / shape[0])
+    assert max_deviation(plan, clusters, num_clusters) == np.abs(running - lines).max()

@@ -18,6 +18,21 @@ from tests.artifacts import here, run_stage
 from tests.tiny import tiny_model
 
 
+def test_a_section_that_fails_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(data: str, small: bool) -> list[Figure]:
+        raise RuntimeError("the disk is full")
+
+    written = []
+    monkeypatch.setattr(speed, "report", lambda name, command, figures: written.append(figures))
+    found = [Figure("schedule, x", 1.0, None, "lower")]
+    monkeypatch.setattr(speed, "SECTIONS", {"schedule": lambda data, small: found, "shards": fail})
+    with pytest.raises(RuntimeError):
+        speed.main(["schedule", "shards", "--data", "x"])
+    assert found[0] in written[-1]
+
+
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("speed")
@@ -110,8 +125,11 @@ def test_the_stage_fits_about_as_well_as_all_starts() -> None:
     assert share.value == pytest.approx(1.0, abs=0.02)
 
 
-def test_tokens_are_those_of_datasets_map(settings: list[str]) -> None:
-    rate, share = speed_stages.measure_tokens(settings, 1)
+def test_tokens_are_those_of_datasets_map(settings: list[str], tmp_path: Path) -> None:
+    lines = Path("data/sample/sample.jsonl").read_text(encoding="utf-8").splitlines()[:12]
+    copies = tmp_path / "copies.jsonl"
+    copies.write_text("".join(f"{line}\n" for line in [*lines, *lines[:3]]), encoding="utf-8")
+    rate, share = speed_stages.measure_tokens([*settings, f"rows.path={copies}"], 1)
     assert rate.value > 0 and share.value > 0 and share.target == 1.05
 
 
