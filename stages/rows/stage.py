@@ -1,4 +1,7 @@
-"""The stage of rows: reads every file once, writes parts, and keeps what could not be read."""
+"""The stage of rows: reads every file once, writes parts, and keeps what could not be read.
+
+The file is long because what stops a run is judged, and told in a sentence, where it is counted.
+"""
 
 import logging
 from collections import Counter
@@ -25,6 +28,7 @@ from stages.rows.source import Found, find
 
 log = logging.getLogger(__name__)
 
+_LOST_END = {"truncated_file": "ends too early", "broken_file": "cannot be unpacked to its end"}
 REJECTS_PER_SIDE, BYTES_PER_SIDE = 10_000, 64 << 20
 
 
@@ -44,6 +48,9 @@ class RowsConfig:
         Share of unreadable rows above which the run stops.
     strict : bool
         Stop at the first unreadable row.
+    allow_truncated : bool
+        Take what can be read of a file that is cut or cannot be unpacked to its end; its rest is
+        one reject.
     rows_per_part, bytes_per_part : int
         Bounds of a part, in rows and in bytes of text.
     seed : int
@@ -55,6 +62,7 @@ class RowsConfig:
     limit: int = 0
     max_reject_fraction: float = 0.01
     strict: bool = False
+    allow_truncated: bool = False
     rows_per_part: int = 10_000
     bytes_per_part: int = 64 << 20
     seed: int = 0
@@ -96,7 +104,7 @@ def run(
     Raises
     ------
     DataError
-        If too many rows cannot be read, or none can.
+        If too many rows cannot be read, or none can, or a file has lost its end.
     """
     config = settings.rows
     files = find(config.path)
@@ -119,6 +127,7 @@ class _Tally:
     draft: Draft
     config: RowsConfig
     num_good: int = 0
+    num_of_file: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     dialects: dict[str, str] = field(default_factory=dict)
     shown: list[str] = field(default_factory=list)
@@ -132,13 +141,21 @@ class _Tally:
         Raises
         ------
         DataError
-            If there are too many, or one under `rows.strict`.
+            If there are too many, one under `rows.strict`, or the rest of a file is one.
         """
         for item in outcomes:
             if isinstance(item, Row):
                 self.num_good += 1
+                self.num_of_file[item.source_file] += 1
                 self.dialects.setdefault(item.source_file, item.dialect)
                 yield item
+            elif item.reason in _LOST_END and not self.config.allow_truncated:
+                raise DataError(
+                    f"{item.file} {_LOST_END[item.reason]}, after {self.num_of_file[item.file]} "
+                    f"rows that were read ({item.detail}, line {item.line}); how many are lost "
+                    "cannot be said. Repair it or fetch it again, or go on with what it has by "
+                    "rows.allow_truncated=true"
+                )
             elif self.config.strict:
                 raise DataError(f"{item}; rows.strict=true stops at the first unreadable row")
             else:
@@ -246,4 +263,4 @@ def _table(part: Sequence[Row], start: int) -> pa.Table:
     return pa.Table.from_pydict(columns, schema=SCHEMA)
 
 
-ROWS = Stage(name="rows", version=2, reads=(), identity=identity, run=run)
+ROWS = Stage(name="rows", version=3, reads=(), identity=identity, run=run)

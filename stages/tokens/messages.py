@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stages.rows.dialects import ROLES as SAME_ROLES
+from stages.rows.dialects import Problem, content_text
+
 Message = dict[str, Any]
 
 ROLES = ("system", "user", "assistant", "tool")  # any other is for the template to know
@@ -64,8 +67,8 @@ def prepare(
     messages : sequence of mapping
         Role and content, as the rows artifact holds them; the content may be null.
     meta : str or None
-        JSON of the row's other columns. Where it holds `messages` with tool calls, and `tools`,
-        these are rendered.
+        JSON of the row's other columns. Where it holds `messages` with tool calls whose roles and
+        contents are those of the row, and `tools`, these are rendered.
     supports_tools : bool
         Whether the template writes tool calls.
 
@@ -129,16 +132,27 @@ def _with_tool_calls(
     if not originals or not all(isinstance(original, dict) for original in originals):
         return turns, None
     originals = [_without_nulls(original) for original in originals]
+    # A column of that name may also be another conversation than the one that was read.
+    if len(originals) != len(turns) or not all(map(_agree, originals, turns)):
+        return turns, None
     if not any(original.get("tool_calls") for original in originals):
         return turns, None
-    tools = _as_list(columns.get("tools"))
-    if len(originals) == len(turns):
-        return [
-            {**original, **turn} for original, turn in zip(originals, turns, strict=True)
-        ], tools
-    if all(isinstance(original.get("role"), str) for original in originals):
-        return originals, tools
-    return turns, None
+    merged = [{**original, **turn} for original, turn in zip(originals, turns, strict=True)]
+    return merged, _as_list(columns.get("tools"))
+
+
+def _agree(original: Message, turn: Message) -> bool:
+    """Say whether a message as it was written is the turn that was read from it."""
+    role = original.get("role")
+    if not isinstance(role, str) or turn["role"] not in (
+        role,
+        SAME_ROLES.get(role.strip().lower()),
+    ):
+        return False
+    try:
+        return bool(content_text(original.get("content")) == turn.get("content", ""))
+    except Problem:
+        return False
 
 
 def _without_nulls(message: Mapping[str, Any]) -> Message:

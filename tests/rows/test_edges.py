@@ -144,7 +144,7 @@ def test_an_array_in_an_object(tmp_path: Path, key: str) -> None:
     two = json.dumps({key: rows, "test": [ask(9)]}).encode()
     assert ids(tmp_path / "b.json", two) == (["r0", "r1", "r2"], [(1, "not_the_rows")])
     cut = json.dumps({key: rows}).encode()[:-2]
-    assert ids(tmp_path / "c.json", cut) == (["r0", "r1", "r2"], [(1, "not_json")])
+    assert ids(tmp_path / "c.json", cut) == (["r0", "r1", "r2"], [(1, "truncated_file")])
 
 
 def test_bare_lists_of_messages(tmp_path: Path) -> None:

@@ -131,9 +131,11 @@ def test_array_survives_broken_elements(tmp_path: Path) -> None:
         {"a": 2},
         "not_json",
     ]
-    assert values(read(tmp_path / "b.json", b'[{"a": 1}, {"a": ')) == [{"a": 1}, "not_json"]
-    assert values(read(tmp_path / "c.json", b'[{"a": 1}')) == [{"a": 1}, "not_json"]
+    assert values(read(tmp_path / "b.json", b'[{"a": 1}, {"a": ')) == [{"a": 1}, "truncated_file"]
+    assert values(read(tmp_path / "c.json", b'[{"a": 1}')) == [{"a": 1}, "truncated_file"]
     assert values(read(tmp_path / "d.json", b"[]")) == []
+    # Half a character at the end of the file.
+    assert values(read(tmp_path / "e.json", b'[{"a": 1}]\xdd')) == [{"a": 1}, "not_utf8"]
 
 
 def test_json_may_be_lines_or_objects(tmp_path: Path) -> None:
@@ -186,6 +188,25 @@ def test_delimiters_and_bom(tmp_path: Path) -> None:
     assert values(read(tmp_path / "b.csv", b"a\tb\n1\t2\n")) == [{"a": "1", "b": "2"}]
     assert values(read(tmp_path / "c.tsv", b"a\n1,2\n")) == [{"a": "1,2"}]
     assert read(tmp_path / "d.csv", b"\xef\xbb\xbfa;b\n1;2\n")[0].offset == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "told"),
+    [
+        ("a.csv", b"prompt,completion,completion", "completion 2 times"),
+        ("a.csv", b'"a\x1b\nb","a\x1b\nb","a\x1b\nb"', r"a\x1b\nb 3 times"),
+        ("a.tsv", b"\xef\xbb\xbfa\tb\ta", "a 2 times"),
+    ],
+)
+def test_a_column_named_twice_is_told(tmp_path: Path, name: str, header: bytes, told: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read(tmp_path / name, header + b"\n1,2,3\n")
+    assert f"the header names the column {told}; give each column a name" in str(caught.value)
+
+
+def test_columns_that_have_no_name_may_be_many(tmp_path: Path) -> None:
+    (record,) = read(tmp_path / "a.csv", b"a,b,,\n1,2,,\n")
+    assert record.value == {"a": "1", "b": "2", "": ""}
 
 
 def test_a_quote_that_never_closes_loses_no_line_unseen(tmp_path: Path) -> None:
@@ -249,6 +270,48 @@ def test_hub_reads_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "load_dataset", offline)
     with pytest.raises(ConfigurationError, match=r"rows.path=org/other .*no route.*network"):
         list(hub.read("org/other"))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_hub_rejects_only_the_rows_with_bad_text(
+    monkeypatch: pytest.MonkeyPatch, chunks: int, kind: Any
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    from stages.rows.formats import hub
+
+    bad = pa.array([b"x", b"\xff", b"z"]).cast(pa.binary()).view(pa.string()).cast(kind)
+    table = pa.table({"a": pa.chunked_array([bad] * chunks), "n": list(range(3 * chunks))})
+    data = datasets.Dataset(table)
+    monkeypatch.setattr(hub, "_load", lambda name: data)
+    records = list(hub.read("org/some"))
+    assert values(records) == [
+        {"a": "xz"[n // 2], "n": 3 * chunk + n} if n != 1 else "not_utf8"
+        for chunk in range(chunks)
+        for n in range(3)
+    ]
+    assert [record.line for record in records] == list(range(1, 3 * chunks + 1))
+    assert json.loads(records[1].raw_bytes()) == {"a": "/w==", "n": 1}
+
+
+def test_hub_reads_nothing_outside_the_memory_of_its_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from stages.rows.formats import hub
+
+    offsets = pa.array([0, 2**31 - 9, 2], pa.int32()).buffers()[1]
+    damaged = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ab")])
+
+    class Data:
+        def with_format(self, kind: str) -> "Data":
+            return self
+
+        def iter(self, batch_size: int) -> list[Any]:
+            return [pa.table({"a": damaged})]
+
+    monkeypatch.setattr(hub, "_load", lambda name: Data())
+    with pytest.raises(DataError, match=r"rows.path=org/some cannot be read .*fetch it again"):
+        list(hub.read("org/some"))
 
 
 def test_reading_needs_no_heavy_package() -> None:

@@ -23,7 +23,7 @@ def read(path: Path) -> Iterator[Record]:
     Raises
     ------
     DataError
-        If the header cannot be read.
+        If the header cannot be read, or names a column twice (columns without a name may repeat).
     """
     csv.field_size_limit(MAX_ROW_BYTES)
     with opening(path) as stream:
@@ -37,10 +37,15 @@ def read(path: Path) -> Iterator[Record]:
         except csv.Error as error:
             fault = one_line(str(error))
             raise DataError(f"{path}: the header cannot be read ({fault}); repair it") from error
-        if header is None:
-            return
+        header = header or []
         if not is_utf8("".join(header)):
             raise DataError(f"{path}: the header is not UTF-8; save the file as UTF-8")
+        twice = next((name for name in header if name and header.count(name) > 1), "")
+        if twice:
+            raise DataError(
+                f"{path}: the header names the column {one_line(twice)} {header.count(twice)} "
+                "times; give each column a name of its own"
+            )
         yield from _rows(reader, lines, header, stream)
 
 

@@ -5,17 +5,32 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from stages.contract.errors import ConfigurationError
-from stages.rows.formats.columnar import ROWS_PER_BATCH, records
+import pyarrow as pa
+
+from stages.contract.errors import ConfigurationError, DataError
+from stages.contract.shown import one_line
+from stages.rows.formats.columnar import ROWS_PER_BATCH, records, sound
 from stages.rows.formats.record import Record
 
 log = logging.getLogger(__name__)
 
 
 def read(name: str) -> Iterator[Record]:
-    """Read the rows of a data set of the hub; images and sounds are not decoded."""
-    data = _load(name).with_format("arrow")
-    yield from records(data.iter(batch_size=ROWS_PER_BATCH))
+    """Read the rows of a data set of the hub; images and sounds are not decoded.
+
+    Raises
+    ------
+    DataError
+        If its files are damaged: how many rows are lost could not be said.
+    """
+    tables = _load(name).with_format("arrow").iter(batch_size=ROWS_PER_BATCH)
+    try:
+        yield from records(sound(batch) for table in tables for batch in table.to_batches())
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"rows.path={name} cannot be read ({one_line(str(error))}); remove what the package "
+            "datasets keeps of it, and fetch it again"
+        ) from error
 
 
 def fingerprint(name: str) -> str:

@@ -1,7 +1,8 @@
 """A JSON array of rows, or objects one after the other, read through a window that slides.
 
-Memory holds the window and one row. A row that is broken inside is skipped up to its closing
-bracket, and the rows after it are read. The array may lie in an object, as its `data`, `rows` or
+Memory holds the window and one row. Of a row that is broken inside, `broken.py` says where it ends,
+and the rows after it are read. A file that ends within a value or an array is `truncated_file`.
+The array may lie in an object, as its `data`, `rows` or
 a like word behind plain values none of which is a column of a row, and several may stand one after
 the other. One object that has
 Definition and Instances is a task of Natural-Instructions: it is read whole, and each of its
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from stages.rows.formats.broken import extent, head_of
 from stages.rows.formats.opening import MAX_ROW_BYTES, opening, trouble
 from stages.rows.formats.record import DECODER, Record, from_json, from_value
 
@@ -24,7 +26,6 @@ HEAD_CHARS = 1 << 16
 
 _SPACE = re.compile(r"[ \t\r\n\ufeff]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|["\[\]{},]', re.DOTALL)
 _COLON = re.compile(r"[ \t\r\n:]*")
 _TEXT = r'"(?:[^"\\]++|\\.)*+"'
 _PLAIN = rf"(?:{_TEXT}|[\w.+-]++)"
@@ -47,7 +48,7 @@ def read(path: Path) -> Iterator[Record]:
             window.take(wrapper.end())
             yield from _elements(window)
             yield from _beside(window)
-        while mark := window.skip(_SPACE):
+        while mark := window.skip(_SEPARATORS):
             if mark == "[" and not window.ahead(_CONVERSATION):
                 window.take(window.at + 1)
                 yield from _elements(window)
@@ -145,14 +146,17 @@ class _Window:
         self.line = 1
         self.offset = 0
         self.cut = False
+        self._head = ""  # how the last sound row begins
+        self._torn = False  # whether a value had no end
 
     def more(self) -> bool:
         """Read on and drop what was taken; False at the end of the file."""
         rest = self.text[self.at :]
         chunk = self._stream.read(max(WINDOW_BYTES, len(rest)))
-        self.text = rest + self._decoder.decode(chunk, final=not chunk)
+        decoded = self._decoder.decode(chunk, final=not chunk)
+        self.text = rest + decoded
         self.at = 0
-        return bool(chunk)
+        return bool(chunk or decoded)  # half a character can be all that is left
 
     def take(self, end: int) -> bytes:
         """Take the text up to `end`, and count its bytes and lines."""
@@ -184,30 +188,41 @@ class _Window:
             try:
                 value, end = DECODER.raw_decode(self.text, self.at)
             except (ValueError, RecursionError):
-                end = _extent(self.text, self.at)
-                short = end < 0 and len(self.text) - self.at < MAX_ROW_BYTES
-                if short and self.more():
+                short = len(self.text) - self.at < MAX_ROW_BYTES
+                end = extent(self.text, self.at, self._head, torn=self._torn)
+                if end < 0 and short and self.more():
                     continue
+                if end < 0 and not self._torn:
+                    self._torn = True
+                    end = extent(self.text, self.at, self._head, torn=True)
                 if end < 0:
-                    self.cut = short
-                    raw = self.take(len(self.text))
-                    if short:
-                        return self.ended_early(line, offset, raw)
-                    detail = f"a value of {MAX_ROW_BYTES} characters or more, rejected in pieces"
-                    return Record(line, offset, None, raw, "row_too_long", detail)
+                    return self._endless(line, offset, short=short)
                 return from_json(self.take(max(end, self.at + 1)), line, offset)
             if end == len(self.text) and self.more():
                 continue
+            if isinstance(value, dict | list):
+                self._head = head_of(self.text, self.at)
             raw = self.take(end)
             if not isinstance(value, dict) or not _is_utf8(raw):
                 return from_json(raw, line, offset)
             return from_value(value, raw, line, offset)
 
+    def _endless(self, line: int, offset: int, *, short: bool) -> Record:
+        """Take all that is left as a value that has no end, in the file or within its bounds."""
+        self.cut = short and self.text[self.at] in "[{"
+        raw = self.take(len(self.text))
+        if self.cut:
+            return self.ended_early(line, offset, raw)
+        if short:
+            return from_json(raw, line, offset)
+        detail = f"a value of {MAX_ROW_BYTES} characters or more, rejected in pieces"
+        return Record(line, offset, None, raw, "row_too_long", detail)
+
     def ended_early(self, line: int, offset: int, raw: bytes) -> Record:
         """Make the record of a value, or an array, that has no end."""
         reason, detail = trouble(self._stream)
         detail = detail or "there is no closing bracket"
-        return Record(line, offset, None, raw, reason or "not_json", detail)
+        return Record(line, offset, None, raw, reason or "truncated_file", detail)
 
 
 def _is_utf8(raw: bytes) -> bool:
@@ -216,21 +231,3 @@ def _is_utf8(raw: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _extent(text: str, start: int) -> int:
-    """Find where a broken value ends by its brackets and strings; -1 if not within the text."""
-    depth = 0
-    for token in _TOKEN.finditer(text, start):
-        mark = token.group()
-        if mark == '"':
-            return -1
-        if mark in ("[", "{"):
-            depth += 1
-        elif mark in ("]", "}"):
-            depth -= 1
-            if depth <= 0:
-                return token.start() if depth < 0 else token.end()
-        elif mark == "," and depth == 0:
-            return token.start()
-    return -1
