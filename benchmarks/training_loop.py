@@ -41,6 +41,7 @@ class MemorySet(ShardSet):
         step: StepShape,
         rows: Rows,
         clusters: npt.NDArray[np.int32],
+        weights: npt.NDArray[np.float64],
         *,
         objective: str,
         seed: int,
@@ -68,6 +69,7 @@ class MemorySet(ShardSet):
                 ("cluster", clusters),
                 ("num_tokens", lengths),
                 ("row_id", rows.row_ids),
+                ("weight", weights.astype(np.float32)),
             )
         }
 

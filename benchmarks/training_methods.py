@@ -171,6 +171,7 @@ def choose_rows(
         step,
         objective=method.options.get("objective", "sample"),
         seed=seed,
+        weights=selection.weights,
     )
     num_steps = regime.epochs * plan.num_steps
     if method.name == STOPPED:

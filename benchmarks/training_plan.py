@@ -20,6 +20,7 @@ def plan_rows(
     *,
     objective: str,
     seed: int,
+    weights: npt.NDArray[np.float64] | None = None,
 ) -> Plan:
     """Schedule rows as the allocate room does, and plan the epochs of 4 ranks.
 
@@ -37,6 +38,8 @@ def plan_rows(
         sample or rank; rank pins clusters to workers.
     seed : int
         Of the order.
+    weights : ndarray of shape (num_rows,), optional
+        Of the rows, by default all 1; the objective rank needs those of a cluster to be alike.
     """
     schedule = build_schedule(
         clusters,
@@ -47,5 +50,6 @@ def plan_rows(
         objective=objective,
         rng=np.random.default_rng([seed, SCHEDULE_STREAM]),
     )
-    shards = MemorySet(schedule, step, rows, clusters, objective=objective, seed=seed)
+    weights = np.ones(len(rows)) if weights is None else weights
+    shards = MemorySet(schedule, step, rows, clusters, weights, objective=objective, seed=seed)
     return Plan(shards, objective=objective)

@@ -63,7 +63,7 @@ def uneven_course(start: Start, regime: Regime, objective: str = "sample") -> Co
     clusters = np.arange(len(rows), dtype=np.int32) % 4
     weights = np.array([0.25, 0.5, 1.25, 2.0])[clusters]
     step = StepShape(4, 2, regime.micro_batch)
-    plan = plan_rows(rows, clusters, 4, step, objective=objective, seed=3)
+    plan = plan_rows(rows, clusters, 4, step, objective=objective, seed=3, weights=weights)
     return Course(rows, weights, plan, plan.num_steps)
 
 
