@@ -242,8 +242,9 @@ def main(arguments: Sequence[str]) -> int:
     if not args.report:
         runs = [*saturation(regime), *runs_of(args, regime)]
         perform_all(runs, LINES, processes=args.processes)
-    own = "" if args.regime == "training" else f" --regime {args.regime}"
-    command = f"python -m benchmarks.training{own}" if own else "make bench-training"
+    command = "make bench-training"
+    if args.regime != "training":
+        command = f"python -m benchmarks.training --regime {args.regime}"
     write_report(read_lines(LINES), regime, command, args.regime)
     return 0
 

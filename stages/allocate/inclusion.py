@@ -9,6 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from stages.allocate.weights import least_mix
+
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
@@ -74,14 +76,11 @@ def defensive(
         return chances
     sizes = above_zero(importance)
     sizes = sizes / sizes.sum()
-    low, high = 0.0, 1.0
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
-        if fits(inclusion_probabilities((1 - middle) * sizes + middle * share, count)):
-            high = middle
-        else:
-            low = middle
-    return inclusion_probabilities((1 - high) * sizes + high * share, count)
+
+    def mixed(part: float) -> FloatArray:
+        return inclusion_probabilities((1 - part) * sizes + part * share, count)
+
+    return mixed(least_mix(lambda part: fits(mixed(part)), BISECTIONS))
 
 
 def above_zero(importance: npt.ArrayLike) -> FloatArray:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stages.allocate.weights import effective_sample_size
+from stages.allocate.weights import effective_sample_size, least_mix
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -249,12 +249,8 @@ def at_least_effective(weights: Array, level: Array, least: float) -> Array:
     """
     if effective_sample_size(weights) >= least:
         return weights
-    low, high = 0.0, 1.0
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
-        if effective_sample_size(weights + middle * (level - weights)) < least:
-            low = middle
-        else:
-            high = middle
-    mixed: Array = weights + high * (level - weights)
-    return mixed
+
+    def mixed(part: float) -> Array:
+        return weights + part * (level - weights)
+
+    return mixed(least_mix(lambda part: effective_sample_size(mixed(part)) >= least, BISECTIONS))

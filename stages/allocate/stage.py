@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from evenshard.shards import OBJECTIVES
 from stages.allocate.budget import Asked, StepShape, exact, parse_budget
 from stages.allocate.candidates import Candidates, IntArray
 from stages.allocate.choose import Selection, choose
@@ -39,7 +40,6 @@ from stages.contract.tables import Layout
 log = logging.getLogger(__name__)
 
 ORDERS = ("random", "balanced")
-OBJECTIVES = ("sample", "token", "rank")
 ROWS_PER_PART = 1_000_000
 SCHEDULE_STREAM = 1
 JUDGE_STREAM = 2

@@ -1,6 +1,7 @@
 """Weights that undo the selection: a kept row stands for those of its cluster that are not."""
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,31 @@ def to_mean_one(weights: FloatArray) -> FloatArray:
 def effective_sample_size(weights: FloatArray) -> float:
     """Give the share of rows that equal weights would need for the same variance (Kish 1965)."""
     return float(weights.sum() ** 2 / (weights.size * np.square(weights).sum()))
+
+
+def least_mix(fits: Callable[[float], bool], rounds: int) -> float:
+    """Find by bisection how far one thing must be mixed with another that fits.
+
+    Parameters
+    ----------
+    fits : callable
+        Whether a part in [0, 1] of the other is enough; once it is, all larger ones are.
+    rounds : int
+        Halvings of [0, 1].
+
+    Returns
+    -------
+    float
+        The upper end of what is left: a part that fits, or 1.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(rounds):
+        middle = 0.5 * (low + high)
+        if fits(middle):
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def level_by_cluster(

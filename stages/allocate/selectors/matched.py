@@ -125,11 +125,8 @@ class Matched:
         """
         count = float(chances.sum())
         least = min(1.0, MARGIN * self.least_effective)
-        by_cluster = [
-            np.bincount(candidates.cluster, values, candidates.num_clusters)
-            for values in (share, chances)
-        ]
-        mass, quotas = by_cluster
+        mass = np.bincount(candidates.cluster, share)
+        quotas = np.bincount(candidates.cluster, chances)
         return bool(
             count * (share**2 / chances).sum() * least <= 1.0 + 1e-9
             and np.all(count * mass <= self.max_weight * quotas)
