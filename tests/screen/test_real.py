@@ -140,7 +140,7 @@ def readable_items() -> list[Item]:
                 continue
             items.append((path.name, line, tuple(v for v in values if isinstance(v, str))))
     if not items:
-        pytest.skip(f"no item of a test set can be read in {BENCHMARKS}")
+        pytest.skip(f"test sets of which an item can be read are not here: {BENCHMARKS}")
     return items
 
 
