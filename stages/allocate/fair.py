@@ -8,6 +8,8 @@ PD2 is optimal for such tasks, so every step holds the floor or the ceiling of t
 and the running count of each cluster never leaves the exact line by a whole row.
 """
 
+import heapq
+
 import numpy as np
 import numpy.typing as npt
 
@@ -52,52 +54,36 @@ def periodic_counts(amounts: IntArray, period: int, num_steps: int) -> IntArray:
     assert int(amounts.sum()) % period == 0, (amounts, period)
     whole, parts = np.divmod(amounts.astype(np.int64), period)
     counts = np.tile(whole, (num_steps, 1))
-    tasks = np.flatnonzero(parts)
     per_step = int(parts.sum()) // period
-    if tasks.size == 0:
-        return counts
-    running = _Tasks(parts[tasks], period)
+    numerators = [int(value) for value in parts]
+    # Released subtasks by priority, and the others by their release; one entry for each task.
+    ready: list[tuple[int, ...]] = []
+    waiting = [_subtask(k, 1, numerators[k], period) for k in np.flatnonzero(parts).tolist()]
+    heapq.heapify(waiting)
     for step in range(num_steps):
-        chosen = running.choose(step, per_step)
-        counts[step, tasks[chosen]] += 1
+        while waiting and waiting[0][0] <= step:
+            heapq.heappush(ready, heapq.heappop(waiting)[1])
+        for _ in range(per_step):
+            *_, task, index = heapq.heappop(ready)
+            counts[step, task] += 1
+            heapq.heappush(waiting, _subtask(task, index + 1, numerators[task], period))
     return counts
 
 
-class _Tasks:
-    """Periodic tasks of weight parts / period in (0, 1), and the next subtask of each.
+def _subtask(task: int, index: int, parts: int, period: int) -> tuple[int, tuple[int, ...]]:
+    """Give the slot in which a subtask is released, and its priority, the least first.
 
-    Subtask i (from 1) of a task of weight w must run in the slots [floor((i-1)/w), ceil(i/w)).
-    Among those released, PD2 prefers the earliest deadline; then those whose window overlaps
-    the next one's; then, for weights of at least one half, the later group deadline, which is
-    where a chain of windows of length two would end.
+    Subtask i (from 1) of a task of weight w = parts / period must run in the slots
+    [floor((i-1)/w), ceil(i/w)). Among those released, PD2 prefers the earliest deadline; then
+    those whose window overlaps the next one's; then, for weights of at least one half, the later
+    group deadline, which is where a chain of windows of length two would end.
     """
-
-    def __init__(self, parts: IntArray, period: int) -> None:
-        self.parts = parts
-        self.period = period
-        self.next = np.ones(parts.size, np.int64)
-        self.release = np.zeros(parts.size, np.int64)
-        self.deadline = np.zeros(parts.size, np.int64)
-        self.overlap = np.zeros(parts.size, np.int64)
-        self.group = np.zeros(parts.size, np.int64)
-        self._refresh(np.arange(parts.size))
-
-    def choose(self, slot: int, count: int) -> IntArray:
-        """Run `count` tasks in a slot and advance them to their next subtasks."""
-        ready = np.flatnonzero(self.release <= slot)
-        assert ready.size >= count, "the fractions always leave enough released subtasks"
-        order = np.lexsort((ready, -self.group[ready], -self.overlap[ready], self.deadline[ready]))
-        chosen = ready[order[:count]]
-        self.next[chosen] += 1
-        self._refresh(chosen)
-        return chosen
-
-    def _refresh(self, tasks: IntArray) -> None:
-        parts, index = self.parts[tasks], self.next[tasks]
-        self.release[tasks] = (index - 1) * self.period // parts
-        self.deadline[tasks] = -(-index * self.period // parts)
-        self.overlap[tasks] = (index * self.period % parts != 0).astype(np.int64)
-        slack = self.period - parts
-        ceiling = -(-self.deadline[tasks] * slack // self.period)
-        group = -(-ceiling * self.period // slack)
-        self.group[tasks] = np.where(2 * parts >= self.period, group, 0)
+    deadline, rest = divmod(index * period, parts)
+    overlaps = rest > 0
+    deadline += overlaps
+    group = 0
+    if 2 * parts >= period:
+        slack = period - parts
+        chains = -(-deadline * slack // period)
+        group = -(-chains * period // slack)
+    return (index - 1) * period // parts, (deadline, -overlaps, -group, task, index)

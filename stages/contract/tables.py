@@ -1,4 +1,4 @@
-"""How tables become Parquet bytes: the same table, the same bytes, whoever writes it."""
+"""How tables become bytes: the same table, the same bytes, whoever writes it."""
 
 import contextlib
 import errno
@@ -32,12 +32,16 @@ class Layout:
         (measured 2.5 times faster to write and 8 times to read than the defaults).
     max_group_rows, max_group_bytes : int
         Bounds of a row group, so that one row can be read without its whole file.
+    scratch : bool
+        Arrow's own form instead of Parquet, uncompressed: for what the same stage reads back
+        (measured 7 times faster to write). Its batches have `max_group_rows` rows, the last fewer.
     """
 
     compression: str = "zstd"
     float_lists: tuple[str, ...] = ()
     max_group_rows: int = 1000
     max_group_bytes: int = 64 << 20
+    scratch: bool = False
 
 
 def write_table(table: pa.Table, path: Path, layout: Layout) -> None:
@@ -88,6 +92,10 @@ def hash_of(path: StorePath) -> str:
 
 
 def _encode(table: pa.Table, stream: Any, layout: Layout) -> None:
+    if layout.scratch:
+        with pa.ipc.new_file(stream, table.schema) as scratch:
+            scratch.write_table(table.combine_chunks(), max_chunksize=layout.max_group_rows)
+        return
     with pq.ParquetWriter(
         stream,
         table.schema,
@@ -100,6 +108,26 @@ def _encode(table: pa.Table, stream: Any, layout: Layout) -> None:
             writer.write_table(table.slice(start, stop - start), row_group_size=stop - start)
         if table.num_rows == 0:
             writer.write_table(table)
+
+
+def read_scratch(file: Any, layout: Layout, start: int, stop: int) -> pa.Table:
+    """Read the rows [start, stop) of a scratch file; no other batches are fetched.
+
+    Parameters
+    ----------
+    file : Path or file object
+        What `Draft.file` gives. A file on a disk is mapped, not read.
+    layout : Layout
+        How it was written.
+    start, stop : int
+        Which rows.
+    """
+    opened = pa.memory_map(str(file)) if isinstance(file, Path) else file
+    reader = pa.ipc.open_file(opened)
+    first = start // layout.max_group_rows
+    numbers = range(first, -(-stop // layout.max_group_rows) if stop > start else first)
+    table = pa.Table.from_batches([reader.get_batch(i) for i in numbers], schema=reader.schema)
+    return table.slice(start - first * layout.max_group_rows, stop - start)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from evenshard.shards import SHARD_SCHEMA, shard_name
 from stages.contract.artifact import Artifact
@@ -21,7 +20,7 @@ from stages.contract.draft import Draft
 from stages.contract.parts import Facts, Outcome, PartSpec, Receipt, Run, Spread, Worker
 from stages.contract.schemas import ALLOCATE
 from stages.contract.stage import Stage, work_through
-from stages.contract.tables import Layout
+from stages.contract.tables import Layout, read_scratch
 
 ROW_COLUMNS = ("row_id", "source", "uid", "messages", "meta")
 SCREEN_COLUMNS = ("row_id", "multiplicity")
@@ -42,7 +41,8 @@ def wide(kind: pa.DataType) -> pa.DataType:
 
 
 WIDE_SCHEMA = pa.schema([(field.name, wide(field.type)) for field in SHARD_SCHEMA])
-DEALT_SCHEMA = pa.schema([*WIDE_SCHEMA, ("worker", pa.int32()), ("position", pa.int64())])
+DEALT_SCHEMA = pa.schema([*WIDE_SCHEMA, ("position", pa.int64())])
+SCRATCH = Layout("none", scratch=True)
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,12 @@ def run(
         for r in range(settings.num_workers)
     )
     stretches = stretches_of(sources.rows)
+    dealt: list[Receipt] = []
     if len(stretches) > 1 and any(draft.finished(spec) is None for spec in parts):
-        deal = functools.partial(make_dealer, sources, draft)
-        yield from work_through(draft, stretches, deal, spread)
-    make = functools.partial(make_worker, sources, stretches, draft)
+        deal = functools.partial(make_dealer, settings, sources, draft)
+        dealt = yield from work_through(draft, stretches, deal, spread)
+    bounds = [receipt.stats["bounds"] for receipt in dealt]
+    make = functools.partial(make_worker, settings, sources, stretches, bounds, draft)
     receipts = yield from work_through(draft, parts, make, spread)
     facts = {
         "workers": [
@@ -106,24 +108,35 @@ def stretches_of(rows: Artifact) -> tuple[PartSpec, ...]:
         else:
             bounds.append((part.start, part.stop))
     return tuple(
-        PartSpec(i, start, stop, f"dealt-{i:05d}.parquet") for i, (start, stop) in enumerate(bounds)
+        PartSpec(i, start, stop, f"dealt-{i:05d}.arrow") for i, (start, stop) in enumerate(bounds)
     )
 
 
-def make_dealer(sources: Sources, draft: Draft) -> Worker:
+def make_dealer(settings: ShardsSettings, sources: Sources, draft: Draft) -> Worker:
     """Build the function that deals the kept rows of one stretch."""
 
     def work(spec: PartSpec) -> Receipt:
-        table = dealt_table(sources, spec.start, spec.stop)
-        return draft.write_part(spec, table, layout=Layout("none"))
+        table, bounds = dealt_table(settings, sources, spec.start, spec.stop)
+        return draft.write_part(spec, table, layout=SCRATCH, stats={"bounds": bounds})
 
     return work
 
 
-def dealt_table(sources: Sources, start: int, stop: int) -> pa.Table:
-    """Gather the kept rows of a stretch of row ids, worker by worker in order of positions."""
-    chosen = sources.allocate.read(ALLOCATE.names, start=start, stop=stop)
-    wanted = chosen["row_id"].combine_chunks()
+def dealt_table(
+    settings: ShardsSettings, sources: Sources, start: int, stop: int
+) -> tuple[pa.Table, list[int]]:
+    """Gather the kept rows of a stretch of row ids, worker by worker in order of positions.
+
+    Returns
+    -------
+    pyarrow.Table
+        The rows, of DEALT_SCHEMA.
+    list of int
+        Where each worker's rows begin, and where the last one's end: W + 1 numbers.
+    """
+    chosen = sources.allocate.read(ALLOCATE.names, start=start, stop=stop).combine_chunks()
+    worker = chosen["worker"].to_numpy()
+    chosen = chosen.take(np.lexsort((chosen["position"].to_numpy(), worker)))
     columns = {name: chosen[name] for name in ALLOCATE.names}
     for artifact, names in (
         (sources.rows, ROW_COLUMNS),
@@ -131,25 +144,38 @@ def dealt_table(sources: Sources, start: int, stop: int) -> pa.Table:
         (sources.tokens, TOKEN_COLUMNS),
     ):
         table = artifact.read(names, start=start, stop=stop)
-        found = table.filter(pc.is_in(table["row_id"], value_set=wanted))
+        # Wide before it is joined: a stretch may have more text than 32-bit offsets reach.
+        table = table.cast(pa.schema([(f.name, wide(f.type)) for f in table.schema]))
+        # Row ids increase in every artifact, and what was allocated is in all of them.
+        rows = np.searchsorted(table["row_id"].to_numpy(), chosen["row_id"].to_numpy())
+        found = table.combine_chunks().take(rows)
+        assert found["row_id"].equals(chosen["row_id"]), (artifact.path, start, stop)
         columns.update({name: found[name] for name in names if name != "row_id"})
-    table = pa.table({name: columns[name] for name in DEALT_SCHEMA.names}).cast(DEALT_SCHEMA)
-    order = np.lexsort((chosen["position"].to_numpy(), chosen["worker"].to_numpy()))
-    return table.combine_chunks().take(order)
+    bounds = np.searchsorted(np.sort(worker), np.arange(settings.num_workers + 1))
+    dealt = pa.table({name: columns[name] for name in DEALT_SCHEMA.names}).cast(DEALT_SCHEMA)
+    return dealt, bounds.tolist()
 
 
-def make_worker(sources: Sources, stretches: Sequence[PartSpec], draft: Draft) -> Worker:
+def make_worker(
+    settings: ShardsSettings,
+    sources: Sources,
+    stretches: Sequence[PartSpec],
+    bounds: Sequence[Sequence[int]],
+    draft: Draft,
+) -> Worker:
     """Build the function that writes one shard; a single stretch is not worth scratch files."""
     if len(stretches) == 1:
-        whole = dealt_table(sources, stretches[0].start, stretches[0].stop)
+        whole, edges = dealt_table(settings, sources, stretches[0].start, stretches[0].stop)
 
     def work(spec: PartSpec) -> Receipt:
-        mine = pc.field("worker") == spec.index
+        r = spec.index
         if len(stretches) == 1:
-            pieces = [whole.filter(mine)]
+            pieces = [whole.slice(edges[r], edges[r + 1] - edges[r])]
         else:
-            files = (draft.file(stretch.name) for stretch in stretches)
-            pieces = [pq.read_table(file, filters=mine, schema=DEALT_SCHEMA) for file in files]
+            pieces = [
+                read_scratch(draft.file(stretch.name), SCRATCH, ends[r], ends[r + 1])
+                for stretch, ends in zip(stretches, bounds, strict=True)
+            ]
         table = shard_table(pieces)
         num_tokens = int(pc.sum(table["num_tokens"]).as_py())
         return draft.write_part(spec, table, layout=Layout(), tokens=num_tokens)

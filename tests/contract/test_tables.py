@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.contract.tables import Layout, row_groups, write_table
+from stages.contract.tables import Layout, read_scratch, row_groups, write_table
 from tests.artifacts import SEEDED, embed_table, rows_table
 
 
@@ -85,6 +85,24 @@ def test_text_is_compressed_by_zstd(tmp_path: Path) -> None:
     write_table(rows_table(200), tmp_path / "t", Layout())
     group = pq.read_metadata(tmp_path / "t").row_group(0)
     assert {group.column(i).compression for i in range(group.num_columns)} == {"ZSTD"}
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("num_rows", [0, 1, 7, 21, 25])
+def test_any_range_of_a_scratch_file_comes_back(
+    tmp_path: Path, num_rows: int, opened: bool
+) -> None:
+    layout = Layout(max_group_rows=7, scratch=True)
+    table = rows_table(num_rows, texts=["a", "zwölf\n🙂", ""])
+    in_pieces = pa.concat_tables([table.slice(0, 5), table.slice(5)])
+    for name, each in (("t", table), ("pieces", in_pieces)):
+        write_table(each, tmp_path / name, layout)
+    assert (tmp_path / "t").read_bytes() == (tmp_path / "pieces").read_bytes()
+    for start in range(num_rows + 1):
+        for stop in range(start, num_rows + 1):
+            file = pa.OSFile(str(tmp_path / "t")) if opened else tmp_path / "t"
+            found = read_scratch(file, layout, start, stop)
+            assert found.equals(table.slice(start, stop - start)), (start, stop)
 
 
 @pytest.mark.parametrize("old", [None, b"an older file"])
