@@ -101,11 +101,18 @@ submit-status: $(VENV)/.curate ## the jobs of the cluster at ADDRESS, or the one
 submit-stop: $(VENV)/.curate ## end the job ID on the cluster at ADDRESS; its finished parts are kept
 	$(BIN)/python -m pipeline submit-stop $(on)
 
+SLOW := slow or trainers or browser or docs or cluster
+# A file's tests stay together, since they share what is expensive. Set JOBS=0 for one process.
+JOBS ?= logical
+PYTEST := $(BIN)/python -m pytest
+
+QUICK := $(PYTEST) -n $(JOBS) --maxprocesses 4 --dist loadfile -m 'not ($(SLOW))'
+
 test: $(VENV)/.dev ## the tests that need no network and no GPU
-	$(BIN)/python -m pytest -m 'not slow and not trainers and not browser and not docs and not cluster'
+	$(QUICK)
 
 test-all: $(VENV)/.trainers ## all tests, the slow ones too
-	$(BIN)/python -m pytest
+	status=0; $(QUICK) || status=1; $(PYTEST) -m '$(SLOW)' || status=1; exit $$status
 
 fuzz: $(VENV)/.dev ## read damaged files for SECONDS (60), and keep what fails in build/fuzz
 	$(BIN)/python -m tests.fuzz --seconds $(if $(call given,SECONDS),$(SECONDS),60)

@@ -92,6 +92,7 @@ def _curate(folder: Path, model: Path, name: str, *, kinds: int, objective: str)
         "allocate.num_workers=2",
         "allocate.micro_batch=2",
         "allocate.accumulation=2",
+        "allocate.selector=cluster_balanced",
         "allocate.ratio=1.0",
         f"allocate.objective={objective}",
         f"allocate.schedule={'pinned' if objective == 'rank' else 'dealt'}",

@@ -88,8 +88,8 @@ def build_schedule(
         if obstacle is not None:
             raise DataError(
                 f"allocate.schedule=pinned is not possible: {obstacle}; use "
-                f"allocate.schedule=dealt (with allocate.objective=sample), or ask by "
-                f"allocate.ratio"
+                f"allocate.schedule=dealt (with allocate.objective=sample), or keep as many rows "
+                f"of each cluster: allocate.selector=cluster_balanced, asked by allocate.ratio"
             )
         groups = [np.arange(r, num_clusters, step.num_workers) for r in range(step.num_workers)]
         reason = "asked" if kind == "pinned" else "the objective rank needs it"

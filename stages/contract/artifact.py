@@ -3,6 +3,7 @@
 Whatever has its final name is whole. An artifact is read, never changed.
 """
 
+import functools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ class Artifact:
         """Number of rows over all parts."""
         return sum(part["num_rows"] for part in self.manifest["parts"])
 
-    @property
+    @functools.cached_property
     def parts(self) -> tuple[PartSpec, ...]:
         """The parts in order of their row ids."""
         return tuple(
