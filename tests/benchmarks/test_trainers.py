@@ -19,5 +19,5 @@ def test_the_sets_are_what_the_benchmark_says_of_them(tmp_path: Path) -> None:
     for one in sets:
         lengths = mean_lengths(one.folder)
         assert lengths[-1] > 3 * lengths[0], "the lengths of clusters differ strongly"
-    weights = by_label["lognormal"].weight.ravel().astype(np.float64)
+    weights = by_label["lognormal"].column("weight").ravel().astype(np.float64)
     assert abs(weights.sum() ** 2 / (weights.size * (weights**2).sum()) - EFFECTIVE) < 1e-3
