@@ -1,4 +1,4 @@
-"""What a row costs as sets grow: the store's stages, `matched`, a simulated schedule, a model.
+"""What a row costs as sets grow: the store's stages, `matched`, a schedule, the report, a model.
 
 Sections can be measured one at a time; figures of the others stay as they were.
 
@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import scale_matched, scale_model, scale_simulate
+from benchmarks import scale_matched, scale_model, scale_report, scale_simulate
 from benchmarks.results import Figure, report
 from benchmarks.scale_store import generate, run_stage
 from benchmarks.speed_figures import kept, read
@@ -27,6 +27,7 @@ SIZES = {
     "rows": (1_000_000, 10_000_000),
     "matched": (10_000, 100_000, 1_000_000),
     "simulated": (5_000_000, 50_000_000),
+    "report": (100_000, 1_000_000),
 }
 MOST_MEMORY_MB = 8000
 # Of the model, where the benchmark of speed has not measured them.
@@ -67,6 +68,12 @@ def simulated(num_rows: int, folder: str | None) -> list[Figure]:
         return scale_simulate.simulate(num_rows, Path(name))
 
 
+def page(num_rows: int, folder: str | None) -> list[Figure]:
+    """Write the report of a generated run."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        return scale_report.measure(num_rows, Path(name, "store"), Path(name, "out"))
+
+
 def model() -> list[Figure]:
     """Compute what was not measured."""
     measured = {figure.figure: figure.value for figure in read("speed")}
@@ -92,7 +99,7 @@ def model() -> list[Figure]:
     return figures
 
 
-MEASURES = {"rows": rows, "matched": matched, "simulated": simulated}
+MEASURES = {"rows": rows, "matched": matched, "simulated": simulated, "report": page}
 SECTIONS = (*MEASURES, "model")
 
 

@@ -158,7 +158,7 @@ def generate(
         params = {"embed": {"feature": "target_row"}} if stage == "embed" else {}
         inputs = {parent.stage: parent.key} if parent else {}
         parent = draft.commit(
-            Outcome(parts, {}),
+            Outcome(parts, {"read": num_rows, "kept": num_rows, "rejected": 0}),
             params=params,
             inputs=inputs,
             version=1,

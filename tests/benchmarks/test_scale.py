@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import results, scale, scale_matched, scale_simulate
+from benchmarks import results, scale, scale_matched, scale_report, scale_simulate
 from benchmarks.scale_model import Job, llama_7b, llama_70b
 from benchmarks.scale_store import generate, lengths_of
 
@@ -83,3 +83,14 @@ def test_the_command_measures_each_size_alone(
     assert "rows, 600 x 64" in docs.read_text()
     with pytest.raises(SystemExit):
         scale.main(["nothing"])
+
+
+def test_the_report_of_a_generated_run_is_measured(tmp_path: Path) -> None:
+    found = scale_report.measure(600, tmp_path / "store", tmp_path / "out")
+    each, memory, size = (figure.value for figure in found)
+    assert each > 0 and memory >= 0
+    assert size == (tmp_path / "out" / "report.html").stat().st_size / 1e6
+    assert found[2].target == 5.0
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    kept = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))["rows"]
+    assert kept > 290 and f"Of 600 rows, {kept} were kept" in page
