@@ -88,11 +88,16 @@ def _screened(artifacts: Mapping[str, Artifact]) -> str:
     """Tell duplicates and leaks, each with a few places."""
     rows, screen, tokens = (artifacts[name] for name in ("rows", "screen", "tokens"))
     lines = [f"{'duplicates':<11}{duplicates_text(screen.facts)}"]
-    again = screen.side("duplicates.parquet").slice(0, EXAMPLES_PER_REASON).to_pylist()
+    duplicates = screen.side("duplicates.parquet")
     lines += [
         f"    {_place(rows, pair['row_id'])} repeats {_place(rows, pair['kept_as'])}"
-        for pair in again
+        for pair in duplicates.slice(0, EXAMPLES_PER_REASON).to_pylist()
     ]
+    if duplicates.num_rows > EXAMPLES_PER_REASON:
+        more = duplicates.num_rows - EXAMPLES_PER_REASON
+        lines.append(
+            f"    and {more} more; `make explain ROW=file:line` tells of one after the run"
+        )
     leaks = screen.facts["leaks"]
     if not leaks["benchmarks"]:
         return "\n".join(lines)

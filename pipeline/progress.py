@@ -11,6 +11,8 @@ log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 15.0
 SECONDS_BETWEEN_MOVES = 0.2
+# What must lie behind the first part for the rate to count from there.
+SECONDS_OF_RATE, PARTS_OF_RATE = 10.0, 4
 
 
 CLEAR_LINE = "\r\033[K"
@@ -67,6 +69,9 @@ class Progress:
         self.new_rows = self.new_tokens = 0
         self.expected = 0
         self.drawn = False
+        # When the first part was there, and what had been made by then: rates count from it as
+        # soon as they can, since a worker may take a minute to load its model.
+        self.first: tuple[float, int, int, int] | None = None
 
     def expect(self, parts: int) -> None:
         """Learn that so many more parts are to come."""
@@ -84,6 +89,8 @@ class Progress:
             self.new_rows += receipt.rows
             self.new_tokens += receipt.tokens
         now = time.monotonic()
+        if self.first is None and not receipt.reused:
+            self.first = (now, self.new_rows, self.new_tokens, self.parts - self.reused)
         pause = SECONDS_BETWEEN_MOVES if self.moves else SECONDS_BETWEEN_LINES
         if now - self.last_told >= pause:
             self.last_told = now
@@ -91,17 +98,21 @@ class Progress:
 
     def line(self) -> str:
         """Write how far it is: parts, rows, tokens, rates and the time left."""
-        seconds = max(time.monotonic() - self.started, 1e-6)
+        now = time.monotonic()
+        since, rows, tokens, parts = self.first or (now, 0, 0, 0)
+        fresh = self.parts - self.reused
+        if now - since < SECONDS_OF_RATE or fresh - parts < PARTS_OF_RATE:
+            since, rows, tokens, parts = self.started, 0, 0, 0
+        seconds = max(now - since, 1e-6)
         left = max(self.expected, 0)
         words = [f"{self.stage:<9}{self.parts}/{self.parts + left} parts"]
         words.append(f"{compact(self.rows)} rows")
         if self.new_rows:
-            words.append(f"{compact(self.new_rows / seconds)} rows/s")
+            words.append(f"{compact((self.new_rows - rows) / seconds)} rows/s")
         if self.new_tokens:
-            words.append(f"{compact(self.new_tokens / seconds)} tokens/s")
-        fresh = self.parts - self.reused
+            words.append(f"{compact((self.new_tokens - tokens) / seconds)} tokens/s")
         if left and fresh:
-            words.append(f"eta {clock(seconds / fresh * left)}")
+            words.append(f"eta {clock(seconds / (fresh - parts) * left)}")
         return "  ".join(words)
 
     def finish(self) -> None:

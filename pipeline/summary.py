@@ -38,9 +38,13 @@ def _figures(report: RunReport) -> str:
         "got": manifest["got"],
         "shards": (
             f"{manifest['world_size']} x {manifest['rows_per_worker']} rows, "
-            f"{manifest['steps_per_epoch']} steps an epoch"
+            f"{manifest['steps_per_epoch']} whole steps of "
+            f"{manifest['rows'] // manifest['steps_per_epoch']} rows an epoch"
         ),
-        "clusters": f"kept {clusters}" + (f" and {more} more" if more > 0 else ""),
+        "clusters": (
+            f"{len(manifest['clusters'])} (cluster.num_clusters), kept {clusters}"
+            + (f" and {more} more" if more > 0 else "")
+        ),
         "weights": (
             f"largest {weights['max']:.3g}, effective sample size "
             f"{weights['effective_sample_size']:.1%}, objective {weights['objective']}"
@@ -66,8 +70,7 @@ def _next(report: RunReport) -> str:
     run = f"NAME={name}" if out == Path("data/curated") / name else f"ARGS=out={out}"
     return "\n".join(
         [
-            f"The shards are in {out}. To use them:",
-            f'  evenshard.load_shard("{out}", rank)  # input_ids, labels, weight of one worker',
+            f"The shards are in {out}. docs/trainers.md has the program that trains on them. Next:",
             f"  make verify {run}                 # check every promise of the folder",
             f"  make reshard {run} WORLD_SIZE=8   # other workers, without the model",
             f"  make explain {run} ROW=0          # the life of one row",

@@ -95,6 +95,8 @@ class Life:
     reject : Reject or None
     rule : str
         How rows were chosen.
+    by_distance : bool
+        Whether the rule ranks the rows of a cluster by their distance from its centre.
     """
 
     row_id: int | None
@@ -110,6 +112,7 @@ class Life:
     placed: Placed | None = None
     reject: Reject | None = None
     rule: str = ""
+    by_distance: bool = False
 
 
 def rank_in_cluster(
@@ -143,6 +146,11 @@ def rank_in_cluster(
         kept_from=float(kept.min()) if kept.size else 0.0,
         kept_to=float(kept.max()) if kept.size else 0.0,
     )
+
+
+def goes_by_distance(selector: Mapping[str, Any]) -> bool:
+    """Say whether a rule ranks the rows of a cluster by their distance from its centre."""
+    return selector.get("keep") in ("farthest", "nearest", "mixed")
 
 
 def rule_text(selector: Mapping[str, Any]) -> str:
@@ -240,7 +248,8 @@ def _allocate_text(life: Life, group: Grouped) -> str:
     if group.num_kept:
         chosen += f", at distances from {group.kept_from:.4f} to {group.kept_to:.4f}"
     if life.placed is None:
-        return f"not selected: {chosen}; this one is at {group.distance:.4f}"
+        beside = "" if life.by_distance else ", which decides nothing under this rule"
+        return f"not selected: {chosen}; this one is at {group.distance:.4f}{beside}"
     place = life.placed
     return (
         f"kept: worker {place.worker}, position {place.position}, step {place.step} of an epoch "

@@ -20,6 +20,7 @@ from stages.report.life import (
     Placed,
     Reject,
     Screened,
+    goes_by_distance,
     rank_in_cluster,
     rule_text,
     tell,
@@ -94,6 +95,7 @@ def life_of(artifacts: Mapping[str, Artifact], manifest: Mapping[str, Any], row_
     """Gather what every stage knows of a row."""
     excerpt = read_excerpts(artifacts["rows"], np.array([row_id]), most=SHOWN_CHARS)[row_id]
     group = _group(artifacts, row_id)
+    selector = artifacts["allocate"].manifest["params"]["selector"]
     return Life(
         row_id=row_id,
         place=excerpt.place,
@@ -107,7 +109,8 @@ def life_of(artifacts: Mapping[str, Artifact], manifest: Mapping[str, Any], row_
         group=group,
         placed=_placed(artifacts["allocate"], manifest, row_id),
         reject=_reject(artifacts, row_id),
-        rule=rule_text(artifacts["allocate"].manifest["params"]["selector"]),
+        rule=rule_text(selector),
+        by_distance=goes_by_distance(selector),
     )
 
 

@@ -107,6 +107,13 @@ def publish(
         if is_unchanged(out, manifest):
             log.info("publish  unchanged %s", out)
             return manifest
+        if is_published(out):
+            before = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+            log.info(
+                "publish  replaces the %d rows for %d workers that lay in %s; their parts stay in "
+                "the store",
+                *(before["rows"], before["world_size"], out),
+            )
         (draft / CARD).write_text(build_card(manifest), encoding="utf-8")
         write_json(draft / MANIFEST, manifest)
         sync_folder(draft)

@@ -45,6 +45,21 @@ def test_the_line_tells_parts_rows_rates_and_time_left(monkeypatch: pytest.Monke
     assert "2000 tokens/s" in text and "eta 30s" in text
 
 
+def test_the_rate_forgets_the_start_once_parts_lie_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = Progress("embed", Terminal())
+    line.expect(9)
+    advance(monkeypatch, 60.0)  # a model is loaded
+    line.add(Receipt(0, rows=100, tokens=1000))
+    for index in range(1, 5):
+        advance(monkeypatch, 5.0)
+        line.add(Receipt(index, rows=100, tokens=1000))
+    text = line.line()
+    # Four parts in the 20 s since the first one; five in 80 s would leave 1m04s.
+    assert "20 rows/s" in text and "200 tokens/s" in text and "eta 20s" in text
+
+
 def test_reused_parts_count_as_done_but_not_as_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Progress("embed", Terminal())
     line.add(Receipt(0, rows=50, tokens=5_000, reused=True))

@@ -1,6 +1,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from stages.report.life import (
     Grouped,
@@ -8,6 +9,7 @@ from stages.report.life import (
     Placed,
     Reject,
     Screened,
+    goes_by_distance,
     rank_in_cluster,
     rule_text,
     tell,
@@ -31,6 +33,22 @@ def test_a_row_that_was_not_selected_tells_its_rank_and_the_rule() -> None:
     assert story.startswith("row 7: not selected\n")
     assert "number 3 of 9 rows, nearest first" in story
     assert "Uniform kept 4 of 9 rows of cluster 2, at distances from 0.2500 to 0.7500" in story
+    assert story.endswith(", which decides nothing under this rule")
+    assert "decides nothing" not in tell(dataclasses.replace(ROW, by_distance=True))
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ({"class": "ClusterBalanced", "keep": "farthest"}, True),
+        ({"class": "ClusterBalanced", "keep": "random"}, False),
+        ({"class": "Matched"}, False),
+    ],
+)
+def test_a_rule_that_ranks_by_distance_is_told_from_others(
+    selector: dict[str, str], expected: bool
+) -> None:
+    assert goes_by_distance(selector) is expected
 
 
 def test_a_cluster_that_keeps_nothing_names_no_distances() -> None:
