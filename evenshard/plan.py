@@ -268,7 +268,9 @@ class Plan:
             works = [b for b in range(1, each + 1) if each % b == 0]
             raise ShardError(
                 f"micro_batch={self.micro_batch} must divide the {each} rows of a rank in a step; "
-                f"with world_size={self.world_size} these work: {', '.join(map(str, works))}"
+                f"with world_size={self.world_size} these work: {', '.join(map(str, works))}; for "
+                f"others curate again, such as `make reshard ARGS=allocate.micro_batch="
+                f"{self.micro_batch}`"
             )
 
     def _check_rank_objective(self) -> None:

@@ -308,7 +308,7 @@ def _make_plan(shards: ShardSet, args: Any, num_ranks: int, objective: str) -> P
     except ShardError as error:
         raise ShardError(
             f"per_device_train_batch_size={micro_batch} on {num_ranks} ranks: {error}"
-        ) from error
+        ) from None
     if args.gradient_accumulation_steps % plan.accumulation:
         raise ShardError(
             f"gradient_accumulation_steps={args.gradient_accumulation_steps} must be a multiple of "

@@ -131,7 +131,7 @@ def make_plan(shards: ShardSet, world_size: int, micro_batch: int) -> Plan:
     try:
         return Plan(shards, world_size, micro_batch)
     except ShardError as error:
-        works = str(error).rsplit("work: ", 1)[1].split(", ")
+        works = str(error).rsplit("work: ", 1)[1].partition(";")[0].split(", ")
         assert str(micro_batch) not in works
         return Plan(shards, world_size, int(works[-1]))
 
