@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import RESULTS, Figure, markdown, put_into_docs, report
-from benchmarks.trainers_launch import NotRun, Record, launch, launch_ray
+from benchmarks.trainers_launch import NotRun, Record, build_deepspeed, launch, launch_ray
 from benchmarks.trainers_programs import TRAINERS, Trainer
 from benchmarks.trainers_reference import Reference
 from benchmarks.trainers_sets import TrainingSet, make_sets, mean_lengths
@@ -173,6 +173,9 @@ def main(labels: Sequence[str]) -> int:
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "RAY_TRAIN_V2_ENABLED": "1"}
     chosen = [trainer for trainer in TRAINERS if not labels or trainer.label in labels]
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(folder, "extensions"))
+        if any(trainer.module == "deepspeed" for trainer in chosen):
+            build_deepspeed()
         bench = Bench(Path(folder))
         for one in bench.sets:
             lengths = mean_lengths(one.folder)

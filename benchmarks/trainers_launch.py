@@ -3,10 +3,13 @@
 Ranks are forked from a server that has imported the libraries, since that takes longest.
 """
 
+import importlib.util
 import multiprocessing
 import pickle
 import shutil
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,6 +50,18 @@ class Record:
             raise NotRun(f"no record of all ranks in {folder}")
         ranks = [pickle.loads(path.read_bytes()) for path in paths]
         return cls([steps for steps, _ in ranks], ranks[0][1])
+
+
+def build_deepspeed() -> None:
+    """Compile what DeepSpeed compiles at its first start, if it is installed, without a time limit.
+
+    A rank that is killed meanwhile leaves a lock in TORCH_EXTENSIONS_DIR, by default in the home
+    folder, for which every later start waits for ever.
+    """
+    if importlib.util.find_spec("deepspeed") is None:
+        return
+    code = "from deepspeed.comm.torch import build_shm_op; build_shm_op()"
+    subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=True)
 
 
 def launch(program: Path, words: Sequence[str], out: Path) -> Record:

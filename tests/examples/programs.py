@@ -30,6 +30,8 @@ def losses(name: str, folder: Path, *words: str) -> list[float]:
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
+        # Of this session: a build that is killed leaves a lock, for which later ones wait for ever.
+        "TORCH_EXTENSIONS_DIR": str(folder.parent / "torch-extensions"),
     }
     for _ in range(TRIES):
         done = subprocess.run(
