@@ -13,7 +13,7 @@ from pipeline.second import WARMUP
 from stages.allocate.needs import REFERENCE as REFERENCE_SIGNAL
 from stages.allocate.needs import TARGETS as TARGET_FEATURE
 from stages.allocate.needs import needs_of
-from stages.allocate.reading import REFERENCE, TARGETS, TRAJECTORY
+from stages.allocate.reading import REFERENCE, TARGET_GRADIENTS, TARGETS, TRAJECTORY
 from stages.contract.artifact import Artifact
 from stages.contract.errors import ConfigurationError, DataError
 from stages.contract.folder import hash_cache_of
@@ -23,8 +23,8 @@ from stages.embed.stage import EMBED, EmbedConfig, EmbedSettings, ModelConfig
 from stages.rows.stage import ROWS, RowsSettings
 from stages.screen.stage import SCREEN, ScreenConfig, ScreenSettings
 from stages.tokens.stage import TOKENS, TokensSettings
+from stages.trajectory.stage import GRADIENTS, TrajectorySettings
 from stages.trajectory.stage import TRAJECTORY as TRAJECTORY_STAGE
-from stages.trajectory.stage import TrajectorySettings
 
 log = logging.getLogger(__name__)
 
@@ -50,20 +50,32 @@ def passes_there(config: Config) -> frozenset[str]:
         REFERENCE: config.reference.path is not None,
         TARGETS: config.targets.path is not None,
         TRAJECTORY: config.trajectory.steps > 0,
+        GRADIENTS: config.trajectory.gradient_dim > 0,
     }
+    found[TARGET_GRADIENTS] = found[TARGETS] and found[GRADIENTS]
     return frozenset(name for name, there in found.items() if there)
 
 
 def passes_read(config: Config) -> frozenset[str]:
     """Name those of them that the selector reads; the others are told, and not made."""
-    prefixes = {REFERENCE_SIGNAL: REFERENCE, TARGET_FEATURE: TARGETS, TRAJECTORY: TRAJECTORY}
     needs = needs_of(config.allocate.selector)
-    read = {name for need in needs for prefix, name in prefixes.items() if need.startswith(prefix)}
+    made_for = {TRAJECTORY: (TRAJECTORY,), GRADIENTS: (TRAJECTORY, GRADIENTS)}
+    made_for[f"{TARGET_FEATURE}{GRADIENTS}"] = (TARGET_GRADIENTS,)
+    read: set[str] = set()
+    for need in needs:
+        if need in made_for:
+            read |= {*made_for[need]}
+        elif need.startswith(TARGET_FEATURE):
+            read.add(TARGETS)
+        elif need.startswith(REFERENCE_SIGNAL):
+            read.add(REFERENCE)
     through = {TRAJECTORY} if REFERENCE in read and config.reference.path == WARMUP else set()
-    for name in sorted(passes_there(config) - read - through):
+    through |= {TARGETS} if TARGET_GRADIENTS in read else set()
+    keys = {TRAJECTORY: "trajectory.steps", GRADIENTS: "trajectory.gradient_dim"}
+    for name in sorted(passes_there(config) - read - through - {TARGET_GRADIENTS}):
         log.info(
             "%s is set and allocate.selector does not read it; that pass is not made",
-            "trajectory.steps" if name == TRAJECTORY else f"{name}.path",
+            keys.get(name, f"{name}.path"),
         )
     return frozenset(read)
 
@@ -92,11 +104,12 @@ class FurtherPasses:
     config : Config
         Of the run.
     names : frozenset of str
-        Those that are made: reference, targets, trajectory.
+        Those that are made: reference, targets, trajectory, and of the last one gradients and
+        target_gradients.
     further : callable
         Runs or reuses a stage; gives its report.
     prepared : dict of str to dict of str to Artifact
-        What `prepare` has made: by pass, what its embed stage reads.
+        What `prepare` has made: of targets and reference, what their passes read.
     """
 
     config: Config
@@ -135,7 +148,7 @@ class FurtherPasses:
 
     def prepare(self, reports: Mapping[str, Step]) -> None:
         """Read and tokenise what the further passes need, before a model is loaded."""
-        if TARGETS in self.names:
+        if {TARGETS, TARGET_GRADIENTS} & self.names:
             self.prepared[TARGETS] = self._target_tokens()
         if self.second_model:
             tokens = self._reference_tokens(reports)
@@ -159,11 +172,13 @@ class FurtherPasses:
             found[TARGETS] = self._embed_targets()
         if TRAJECTORY in self.names or (REFERENCE in self.names and not self.second_model):
             found[TRAJECTORY] = self._warm_up(reports)
+        if TARGET_GRADIENTS in self.names:
+            found[TARGET_GRADIENTS] = self._target_gradients(found[TRAJECTORY].artifact)
         if self.second_model:
             found[REFERENCE] = self._embed_by_reference()
         elif REFERENCE in self.names:
             found[REFERENCE] = found[TRAJECTORY]
-        for name in found.keys() - {TARGETS}:
+        for name in found.keys() - {TARGETS, TARGET_GRADIENTS}:
             check_scored(
                 name,
                 reports["embed"].artifact,
@@ -230,12 +245,22 @@ class FurtherPasses:
         return self.further(EMBED, settings, self.prepared[TARGETS], TARGETS)
 
     def _warm_up(self, reports: Mapping[str, Step]) -> Any:
-        of_pass = pass_settings(
-            self.config, self.config.model, self._model_folder(), self.config.embed
-        )
-        settings = TrajectorySettings(trajectory=self.config.trajectory, embed=of_pass)
         read = {"tokens": reports["tokens"].artifact}
-        return self.further(TRAJECTORY_STAGE, settings, read, TRAJECTORY)
+        return self.further(TRAJECTORY_STAGE, self._warm_up_settings(), read, TRAJECTORY)
+
+    def _target_gradients(self, warmed: Artifact) -> Any:
+        """Pass the target rows through the checkpoints that the warm-up left."""
+        read = {"tokens": self.prepared[TARGETS]["tokens"], TRAJECTORY: warmed}
+        return self.further(TRAJECTORY_STAGE, self._warm_up_settings(), read, TARGETS)
+
+    def _warm_up_settings(self) -> TrajectorySettings:
+        """Gather what the warm-up is told; without gradients where nothing reads them."""
+        config = self.config
+        warm_up = config.trajectory
+        if GRADIENTS not in self.names:
+            warm_up = dataclasses.replace(warm_up, gradient_dim=0)
+        of_pass = pass_settings(config, config.model, self._model_folder(), config.embed)
+        return TrajectorySettings(trajectory=warm_up, embed=of_pass)
 
 
 def check_scored(name: str, embed: Artifact, scores: Artifact, *, most: float) -> None:

@@ -105,6 +105,7 @@ def offer_of(
         reference=signals.get(reference.path, SIGNALS),
         targets=targets.path is not None,
         trajectory=trajectory.steps > 0,
+        gradients=trajectory.gradient_dim > 0,
     )
 
 

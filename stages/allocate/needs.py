@@ -8,6 +8,7 @@ from typing import Any
 from stages.contract.errors import require
 from stages.contract.schemas import ALONE_LOSS, SIGNALS
 from stages.embed.stage import FEATURES
+from stages.trajectory.stage import GRADIENTS
 
 EMBEDDING = "embedding"  # what was clustered, as it was clustered: always there
 TRAJECTORY = "trajectory"
@@ -31,6 +32,8 @@ class Offer:
         Whether there are rows that the user wants to do well on.
     trajectory : bool
         Whether there is a warm-up with its losses.
+    gradients : bool
+        Whether it takes the gradients of rows, too; of target rows as well, where there are any.
     """
 
     features: tuple[str, ...]
@@ -38,6 +41,7 @@ class Offer:
     reference: tuple[str, ...] = ()
     targets: bool = False
     trajectory: bool = False
+    gradients: bool = False
 
 
 def needs_of(selector: Any) -> tuple[str, ...]:
@@ -63,7 +67,7 @@ def check_needs(selector: Any, offer: Offer) -> None:
     missing = [name for name in dict.fromkeys(needs_of(selector)) if not is_made(name, offer)]
     name = type(selector).__module__.rpartition(".")[2]
     for unknown in (each for each in missing if not is_known(each)):
-        options = (EMBEDDING, *FEATURES, *SIGNALS, *OF_TOKENS, ALONE_LOSS)
+        options = (EMBEDDING, *FEATURES, GRADIENTS, *SIGNALS, *OF_TOKENS, ALONE_LOSS)
         near = difflib.get_close_matches(unknown, options, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         require(
@@ -83,24 +87,30 @@ def check_needs(selector: Any, offer: Offer) -> None:
 def is_known(name: str) -> bool:
     """Say whether some pass could make it."""
     if name.startswith(TARGETS):
-        return name.removeprefix(TARGETS) in FEATURES
+        return name.removeprefix(TARGETS) in (GRADIENTS, *FEATURES)
     if name.startswith(REFERENCE):
         return name.removeprefix(REFERENCE) in SIGNALS
-    return name in (EMBEDDING, TRAJECTORY, *FEATURES, *SIGNALS, *OF_TOKENS, ALONE_LOSS)
+    named = (EMBEDDING, TRAJECTORY, GRADIENTS, ALONE_LOSS)
+    return name in (*named, *FEATURES, *SIGNALS, *OF_TOKENS)
 
 
 def is_made(name: str, offer: Offer) -> bool:
     """Say whether the passes of an offer make it."""
     if name.startswith(TARGETS):
-        return offer.targets and name.removeprefix(TARGETS) in offer.features
+        return offer.targets and is_made_by_a_pass(name.removeprefix(TARGETS), offer)
     if name.startswith(REFERENCE):
         return name.removeprefix(REFERENCE) in offer.reference
     return (
         name in (EMBEDDING, *SIGNALS, *OF_TOKENS)
-        or name in offer.features
+        or is_made_by_a_pass(name, offer)
         or (name == ALONE_LOSS and offer.answer_alone)
         or (name == TRAJECTORY and offer.trajectory)
     )
+
+
+def is_made_by_a_pass(feature: str, offer: Offer) -> bool:
+    """Say whether there is a feature that target rows have as well, if there are any."""
+    return offer.gradients if feature == GRADIENTS else feature in offer.features
 
 
 def remedy(name: str, offer: Offer, wanted: Sequence[str]) -> list[str]:
@@ -114,7 +124,10 @@ def remedy(name: str, offer: Offer, wanted: Sequence[str]) -> list[str]:
         return [f"reference.path=<a second model>{another}"]
     keys = []
     feature = name.removeprefix(TARGETS)
-    if feature not in offer.features:
+    if feature == GRADIENTS:
+        keys += [] if offer.trajectory else ["trajectory.steps=60"]
+        keys += [] if offer.gradients else ["trajectory.gradient_dim=1024"]
+    elif feature not in offer.features:
         more = [each for each in FEATURES if each in wanted and each not in offer.features]
         keys.append(f"embed.also=[{','.join([*offer.features[1:], *more])}]")
     if name.startswith(TARGETS) and not offer.targets:

@@ -13,9 +13,12 @@ from stages.contract.artifact import Artifact
 from stages.contract.errors import ConfigurationError, DataError
 from stages.contract.schemas import ALONE_LOSS, JUDGE, SIGNALS
 from stages.embed.reading import Space, column_of, matrix, space_of
+from stages.trajectory.stage import GRADIENTS
 
-# Further passes over the same rows; a row that one of them could not score is no candidate.
-REFERENCE, TARGETS, TRAJECTORY = SECOND = ("reference", "targets", "trajectory")
+# Further passes; a row that the reference or the warm-up could not score is no candidate.
+REFERENCE, TARGETS, TRAJECTORY = ("reference", "targets", "trajectory")
+TARGET_GRADIENTS = "target_gradients"
+SECOND = (REFERENCE, TARGETS, TRAJECTORY, TARGET_GRADIENTS)
 # A score with fewer values over more rows than that says nothing, and is not ranked by.
 LEAST_VALUES, FEW_ROWS = 3, 20
 
@@ -89,7 +92,7 @@ def read_sources(rows: Artifact, row_ids: IntArray) -> npt.NDArray[np.int32]:
 def read_feature(
     inputs: Mapping[str, Artifact], row_ids: IntArray, name: str, places: IntArray
 ) -> npt.NDArray[np.float32]:
-    """Read a raw feature of the pass, or the losses of the warm-up, of some candidates.
+    """Read a raw feature of the pass, or losses or gradients of the warm-up, of some candidates.
 
     Raises
     ------
@@ -103,6 +106,8 @@ def read_feature(
                 "set trajectory.steps=60"
             )
         table, column = inputs[TRAJECTORY], TRAJECTORY
+    elif name == GRADIENTS:
+        table, column = with_gradients(inputs, TRAJECTORY), GRADIENTS
     else:
         table, column = inputs["embed"], column_of(inputs["embed"], name)
     return Space(table, normalize=False, mean=None, column=column).read_rows(row_ids[places])
@@ -160,17 +165,37 @@ def check_varies(name: str, values: npt.NDArray[np.float32]) -> None:
 
 
 def read_targets(inputs: Mapping[str, Artifact], name: str) -> npt.NDArray[np.float32]:
-    """Read a raw feature of the rows that the user wants to do well on.
+    """Read a raw feature, or the gradients, of the rows that the user wants to do well on.
 
     Raises
     ------
     ConfigurationError
-        If none were given.
+        If none were given, or it was not made.
     """
-    if TARGETS not in inputs:
+    if not {TARGETS, TARGET_GRADIENTS} & inputs.keys():
         raise ConfigurationError(
             f"allocate.selector needs {name} of target rows, and none were given; "
             f"set targets.path=<rows to do well on>"
         )
-    column = column_of(inputs[TARGETS], name)
-    return np.concatenate([matrix(t, column) for t in inputs[TARGETS].iter_parts([column])])
+    if name == GRADIENTS:
+        table, column = with_gradients(inputs, TARGET_GRADIENTS), GRADIENTS
+    else:
+        table, column = inputs[TARGETS], column_of(inputs[TARGETS], name)
+    pieces = [matrix(piece, column) for piece in table.iter_parts([column])]
+    return np.concatenate(pieces).astype(np.float32, copy=False)
+
+
+def with_gradients(inputs: Mapping[str, Artifact], name: str) -> Artifact:
+    """Pick a pass of the warm-up that took gradients.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none.
+    """
+    if name not in inputs or GRADIENTS not in inputs[name].schema().names:
+        raise ConfigurationError(
+            "the feature gradients is needed, and no warm-up made it; "
+            "set trajectory.steps=60 and trajectory.gradient_dim=1024"
+        )
+    return inputs[name]

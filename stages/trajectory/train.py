@@ -14,6 +14,8 @@ from stages.embed.batching import pad_rows, token_batches
 from stages.embed.model import TargetModel
 from stages.trajectory.adapters import LowRank, state_of
 
+# Of AdamW; those of torch by default.
+BETAS, EPSILON = (0.9, 0.999), 1e-8
 IntRow = npt.NDArray[np.int32]
 IntArray = npt.NDArray[np.int64]
 
@@ -103,6 +105,8 @@ class WarmUp:
     ----------
     states : list of dict of str to Tensor
         Numbers of the adapters at each checkpoint.
+    moments : list of dict of str to Tensor
+        Adam's running means at each, by `<layer>.down.first`, `.second` and so on.
     losses : list of float
         Mean loss of a step's rows, before the step, averaged from one checkpoint to the next.
     tokens : list of int
@@ -110,6 +114,7 @@ class WarmUp:
     """
 
     states: list[dict[str, Tensor]] = field(default_factory=list)
+    moments: list[dict[str, Tensor]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
 
@@ -149,7 +154,9 @@ def warm_up(
     """
     learnt = [p for adapter in adapters.values() for p in (adapter.down, adapter.up)]
     # Not the fused or foreach kinds: one plain loop gives the same bytes on every build.
-    optimizer = torch.optim.AdamW(learnt, lr=learning_rate, weight_decay=0.0, foreach=False)
+    optimizer = torch.optim.AdamW(
+        learnt, lr=learning_rate, betas=BETAS, eps=EPSILON, weight_decay=0.0, foreach=False
+    )
     stops = checkpoint_steps(len(batches), checkpoints)
     found, since, tokens = WarmUp(), [], 0
     for step, places in enumerate(batches, 1):
@@ -166,8 +173,24 @@ def warm_up(
         since.append(total)
         if step in stops:
             found.states.append(state_of(adapters))
+            found.moments.append(moments_of(adapters, optimizer))
             found.losses.append(float(np.mean(since)))
             found.tokens.append(tokens)
             tell(step, found.losses[-1])
             since = []
+    return found
+
+
+def moments_of(
+    adapters: Mapping[str, LowRank], optimizer: torch.optim.Optimizer
+) -> dict[str, Tensor]:
+    """Copy Adam's running means to the CPU; 0 for what has had no gradient."""
+    found = {}
+    for name, adapter in adapters.items():
+        for which in ("down", "up"):
+            matrix = getattr(adapter, which)
+            kept = optimizer.state.get(matrix, {})
+            for order, word in (("first", "exp_avg"), ("second", "exp_avg_sq")):
+                mean = kept.get(word, torch.zeros_like(matrix))
+                found[f"{name}.{which}.{order}"] = mean.detach().cpu().clone()
     return found

@@ -1,4 +1,7 @@
-"""What a worker of the trajectory room does: train once, or pass parts through every checkpoint."""
+"""What a worker of the trajectory room does: train once, or pass parts through every checkpoint.
+
+Where gradients are asked for, the same passes go back as well.
+"""
 
 import logging
 import time
@@ -23,10 +26,21 @@ from stages.embed.model import DTYPES, TargetModel, wrap_model
 from stages.embed.stage import EmbedConfig
 from stages.embed.worker import is_out_of_memory, list_rows, release_memory
 from stages.trajectory.adapters import LowRank, add_adapters, set_state
+from stages.trajectory.gradients import (
+    Fold,
+    Moments,
+    folded_gradients,
+    joined,
+    make_folds,
+    matrices_of,
+)
 from stages.trajectory.stage import (
     ADAPTERS,
     CHECKPOINTS,
+    GRADIENTS,
+    MOMENTS,
     TRAINED,
+    TrajectoryConfig,
     TrajectorySettings,
     sample,
     trajectory_schema,
@@ -98,6 +112,8 @@ def train(
     draft.write_side(
         CHECKPOINTS, pa.table({"step": steps, "loss": result.losses, "tokens": result.tokens})
     )
+    if config.gradient_dim:
+        draft.write_side(MOMENTS, states_table(result.moments))
     draft.write_side(ADAPTERS, states_table(result.states))
     stats = {"seconds": round(time.monotonic() - started, 3)}
     return Receipt(spec.index, 0, result.tokens[-1], stats=stats)
@@ -130,6 +146,47 @@ def read_states(file: Any) -> list[State]:
 
 
 @dataclass(frozen=True)
+class Directions:
+    """What turns the gradients of rows into what is kept of them.
+
+    Attributes
+    ----------
+    dim : int
+        Numbers of a row at a checkpoint.
+    folds : mapping of str to Fold
+        By the matrices of the adapters.
+    moments : tuple of Moments or None
+        Of each checkpoint; None for plain gradients.
+    """
+
+    dim: int
+    folds: Mapping[str, Fold]
+    moments: tuple[Moments | None, ...]
+
+
+def directions_of(
+    config: TrajectoryConfig, adapters: Mapping[str, LowRank], moments: Any
+) -> Directions | None:
+    """Make what gradients need, with or without a file of moments; None if none are asked for."""
+    if not config.gradient_dim:
+        return None
+    steps = checkpoint_steps(config.steps, config.checkpoints)
+    names = [name for name, _ in matrices_of(adapters)]
+    found: list[Moments | None] = [None] * len(steps)
+    if moments is not None:
+        found = [
+            Moments(
+                {name: state[f"{name}.first"] for name in names},
+                {name: state[f"{name}.second"] for name in names},
+                step,
+            )
+            for step, state in zip(steps, read_states(moments), strict=True)
+        ]
+    folds = make_folds(adapters, config.gradient_dim, config.seed)
+    return Directions(config.gradient_dim, folds, tuple(found))
+
+
+@dataclass(frozen=True)
 class TrajectoryWorker:
     """A model with its adapters, and the numbers of each checkpoint."""
 
@@ -139,34 +196,45 @@ class TrajectoryWorker:
     config: EmbedConfig
     tokens: Artifact
     draft: Draft
+    directions: Directions | None
 
     def __call__(self, spec: PartSpec) -> Receipt:
-        """Take the losses of one part at every checkpoint, and write them."""
+        """Take the losses and gradients of one part at every checkpoint, and write them."""
         table = self.tokens.read(COLUMNS, start=spec.start, stop=spec.stop)
         rows = Rows(list_rows(table["input_ids"]), list_rows(table["labels"]))
-        losses = np.full((len(rows.labels), len(self.states)), np.nan, np.float32)
+        shape = (len(rows.labels), len(self.states))
+        losses = np.full(shape, np.nan, np.float32)
+        dim = self.directions.dim if self.directions else 0
+        gradients = np.full((*shape, dim), np.nan, np.float32)
         for place, state in enumerate(self.states):
             set_state(self.adapters, state)
             for batch in token_batches(rows.lengths, self.config.tokens_per_batch):
-                self._pass(rows, batch, losses[:, place])
-        # A row without a number at every checkpoint is left out, never given a default.
-        kept = np.isfinite(losses).all(axis=1)
+                self._pass(rows, batch, place, losses, gradients)
+        # A row without numbers at every checkpoint is left out, never given a default.
+        kept = np.isfinite(losses).all(axis=1) & np.isfinite(gradients).all(axis=(1, 2))
+        found = joined(gradients[kept]) if dim else None
         return self.draft.write_part(
             spec,
-            trajectory_table(table["row_id"].to_numpy()[kept], losses[kept]),
-            layout=Layout("none", float_lists=("trajectory",), max_group_rows=1 << 20),
+            trajectory_table(table["row_id"].to_numpy()[kept], losses[kept], found),
+            layout=Layout("none", float_lists=float_lists(dim), max_group_rows=1 << 20),
             tokens=int(rows.lengths.sum()) * len(self.states),
             stats={"refused": int((~kept).sum())},
         )
 
     def _pass(
-        self, rows: Rows, batch: npt.NDArray[np.int64], losses: npt.NDArray[np.float32]
+        self,
+        rows: Rows,
+        batch: npt.NDArray[np.int64],
+        place: int,
+        losses: npt.NDArray[np.float32],
+        gradients: npt.NDArray[np.float32],
     ) -> None:
-        """Take the losses of a batch; where the device runs out of memory, halve it."""
+        """Take the numbers of a batch; where the device runs out of memory, halve it."""
         try:
-            with torch.inference_mode():
-                found = row_losses(self.model, rows.take(batch), self.config.logits_chunk)
-            losses[batch] = found.cpu().numpy()
+            found, folded = self._compute(rows.take(batch), place)
+            losses[batch, place] = found.cpu().numpy()
+            if folded is not None:
+                gradients[batch, place] = folded.cpu().numpy()
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -175,13 +243,40 @@ class TrajectoryWorker:
             return
         release_memory(self.model.device)
         for half in halves:
-            self._pass(rows, half, losses)
+            self._pass(rows, half, place, losses, gradients)
+
+    def _compute(self, rows: Rows, place: int) -> tuple[Tensor, Tensor | None]:
+        chunk, asked = self.config.logits_chunk, self.directions
+        if asked is None:
+            with torch.inference_mode():
+                return row_losses(self.model, rows, chunk), None
+        return folded_gradients(
+            *(self.model, self.adapters, rows, chunk, asked.folds, asked.dim),
+            asked.moments[place],
+        )
 
 
-def trajectory_table(row_ids: npt.NDArray[np.int64], losses: npt.NDArray[np.float32]) -> pa.Table:
-    """Lay losses of shape (num_rows, checkpoints) into the columns of a part."""
+def float_lists(gradient_dim: int) -> tuple[str, ...]:
+    """Name the columns of lists of floats."""
+    return ("trajectory", GRADIENTS) if gradient_dim else ("trajectory",)
+
+
+def trajectory_table(
+    row_ids: npt.NDArray[np.int64],
+    losses: npt.NDArray[np.float32],
+    gradients: npt.NDArray[np.float16] | None,
+) -> pa.Table:
+    """Lay losses of shape (num_rows, checkpoints) and gradients into the columns of a part."""
+    checkpoints = losses.shape[1]
     flat = pa.array(np.ascontiguousarray(losses).reshape(-1), pa.float32())
-    lists = pa.FixedSizeListArray.from_arrays(flat, losses.shape[1])
-    last = pa.array(np.ascontiguousarray(losses[:, -1]), pa.float32())
-    schema = trajectory_schema(losses.shape[1])
-    return pa.table([pa.array(row_ids, pa.int64()), lists, last], schema=schema)
+    columns = [
+        pa.array(row_ids, pa.int64()),
+        pa.FixedSizeListArray.from_arrays(flat, checkpoints),
+        pa.array(np.ascontiguousarray(losses[:, -1]), pa.float32()),
+    ]
+    width = 0
+    if gradients is not None:
+        width = gradients.shape[1]
+        numbers = pa.array(gradients.reshape(-1), pa.float16())
+        columns.append(pa.FixedSizeListArray.from_arrays(numbers, width))
+    return pa.table(columns, schema=trajectory_schema(checkpoints, width // checkpoints))

@@ -16,7 +16,9 @@ from stages.embed.stage import FEATURES
 from tests.allocate.samples import candidates
 from tests.allocate.test_selectors import every_variant
 
-ALL = Offer(FEATURES, answer_alone=True, reference=SIGNALS, targets=True, trajectory=True)
+ALL = Offer(
+    FEATURES, answer_alone=True, reference=SIGNALS, targets=True, trajectory=True, gradients=True
+)
 
 
 @every_variant
@@ -70,6 +72,26 @@ MISSING: list[tuple[str, dict[str, object], Offer, str]] = [
         "set embed.also=[position_mean] and targets.path=<rows to do well on>",
     ),
     ("s2l", {}, PLAIN, "set trajectory.steps=60"),
+    (
+        "less",
+        {},
+        PLAIN,
+        "reads gradients and targets.gradients, which no pass makes; set trajectory.steps=60 and "
+        "trajectory.gradient_dim=1024 and targets.path=<rows to do well on>",
+    ),
+    (
+        "less",
+        {},
+        replace(PLAIN, trajectory=True, targets=True),
+        "which no pass makes; set trajectory.gradient_dim=1024",
+    ),
+    (
+        "less",
+        {},
+        replace(PLAIN, trajectory=True, gradients=True),
+        "reads targets.gradients, which no pass makes; set targets.path=<rows to do well on>",
+    ),
+    ("kcenter", {"feature": "gradient"}, ALL, "did you mean gradients?"),
     ("learnable", {"inner": "uniform"}, PLAIN, "set reference.path=<a second model>"),
     ("learnable", {}, Offer(("target_row",), reference=SIGNALS), "embed.also=[head_sketch]"),
 ]

@@ -136,6 +136,50 @@ def test_targets_are_the_raw_features_of_their_own_pass(tmp_path: Path) -> None:
         rows.read_targets("head_sketch")
 
 
+def gradients_of(store: Path, inputs: dict[str, Artifact], row_ids: list[int]) -> Artifact:
+    """Write a warm-up of one checkpoint whose rows have the gradient (row id / 256, 0.5)."""
+    kept = np.array(row_ids, np.int64)
+    loss = pa.array(kept.astype(np.float32))
+    values = np.stack([kept / 256, np.full(kept.size, 0.5)], axis=1).astype(np.float16)
+    columns = [
+        pa.array(kept),
+        pa.FixedSizeListArray.from_arrays(loss, 1),
+        loss,
+        pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 2),
+    ]
+    table = pa.table(columns, schema=trajectory_schema(1, 2))
+    return save(store, "trajectory", table, stop=NUM_ROWS, parent=inputs["tokens"])
+
+
+def test_gradients_are_those_of_the_warm_up_and_of_the_target_rows(tmp_path: Path) -> None:
+    inputs = clustered(tmp_path)
+    every = inputs["embed"].array("row_id").tolist()
+    inputs["trajectory"] = gradients_of(tmp_path, inputs, every)
+    inputs["target_gradients"] = gradients_of(tmp_path, inputs, [1, 2, 6])
+    rows, row_ids = read_candidates(inputs)
+    places = np.array([0, 7, 100])
+    found = rows.read_feature("gradients", places)
+    assert found.dtype == np.float32
+    assert found.tolist() == [[row_ids[place] / 256, 0.5] for place in places]
+    targets = rows.read_targets("gradients")
+    assert targets.dtype == np.float32
+    assert targets.tolist() == [[1 / 256, 0.5], [2 / 256, 0.5], [6 / 256, 0.5]]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_gradients_that_no_warm_up_took_name_their_keys(tmp_path: Path, plain: bool) -> None:
+    inputs = clustered(tmp_path)
+    if plain:
+        inputs["trajectory"] = losses_of(tmp_path, inputs, without=[])
+        inputs["targets"] = inputs["embed"]
+    rows, _ = read_candidates(inputs)
+    words = r"set trajectory\.steps=60 and trajectory\.gradient_dim=1024"
+    with pytest.raises(ConfigurationError, match=words):
+        rows.read_feature("gradients", np.array([0]))
+    with pytest.raises(ConfigurationError, match=words if plain else r"set targets\.path="):
+        rows.read_targets("gradients")
+
+
 def test_what_is_not_there_names_its_key(tmp_path: Path) -> None:
     rows, _ = read_candidates(clustered(tmp_path))
     with pytest.raises(ConfigurationError, match=r"set reference\.path="):

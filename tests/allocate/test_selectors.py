@@ -50,6 +50,7 @@ OPTIONS: list[tuple[str, dict[str, object]]] = [
     ("ifd", {"ratio": "ppl"}),
     ("s2l", {"sources": "proportional", "num_trajectories": 3}),
     ("less_lite", {"over": "mean"}),
+    ("less", {"over": "mean"}),
 ]
 every_variant = pytest.mark.parametrize(
     ("name", "options"),

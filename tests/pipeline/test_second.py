@@ -35,6 +35,15 @@ MISTAKES = [
     (["allocate.selector=rds_plus"], ["position_mean]", "targets.path="]),
     (["allocate.selector=s2l"], ["trajectory", "set trajectory.steps=60"]),
     (
+        ["allocate.selector=less"],
+        ["reads gradients and targets.gradients", "trajectory.gradient_dim=1024", "targets.path="],
+    ),
+    (
+        ["allocate.selector=less", "trajectory.steps=6", "targets.path=rows.jsonl"],
+        ["set trajectory.gradient_dim=1024"],
+    ),
+    (["trajectory.gradient_dim=8"], ["trajectory.gradient_dim=8 needs", "trajectory.steps=60"]),
+    (
         ["allocate.selector=svp", "reference.path=warmup", "trajectory.steps=6"],
         ["reference.entropy", "gives only reference.loss"],
     ),
@@ -82,6 +91,17 @@ def test_only_what_the_selector_reads_is_made(caplog: pytest.LogCaptureFixture) 
     assert read_by([*every, "allocate.selector=s2l"]) == {"trajectory"}
     assert read_by([*every, "allocate.selector=less_lite"]) == {"targets"}
     assert read_by(every) == set()
+    caplog.clear()
+    every.append("trajectory.gradient_dim=8")
+    more = {"reference", "targets", "trajectory", "gradients", "target_gradients"}
+    assert set(passes_there(compose(every))) == more
+    less = read_by([*every, "allocate.selector=less"])
+    assert less == {"trajectory", "gradients", "target_gradients"}
+    assert "targets.path is set" not in caplog.text and "trajectory" not in caplog.text
+    assert read_by([*every, "allocate.selector=s2l"]) == {"trajectory"}
+    assert "trajectory.gradient_dim is set and allocate.selector does not read" in caplog.text
+    alone = [*every, "allocate.selector=tagcos", "allocate.selector.feature=gradients"]
+    assert read_by(alone) == {"trajectory", "gradients"}
     caplog.clear()
     warm = ["reference.path=warmup", "trajectory.steps=9", "allocate.selector=reducible_loss"]
     assert read_by(warm) == {"reference"}
@@ -217,7 +237,22 @@ def test_a_warm_up_gives_trajectories_and_a_reference(folder: Path, model_folder
     assert done.status == 0, done.log
     assert steps(done) == {"trajectory": "running"}
     inner = ("allocate.selector=learnable", "allocate.selector.inner=stratified")
-    again = run(folder, model_folder, *HALF, *inner, *WARM, "reference.path=warmup")
+    # Gradients that nothing reads are not made: the warm-up without them is found.
+    more = ("reference.path=warmup", "trajectory.gradient_dim=8")
+    again = run(folder, model_folder, *HALF, *inner, *WARM, *more)
     assert again.status == 0, again.log
     assert steps(again) == {"trajectory": "reused"}
     assert "rows are learnable" in again.log and selector_of(again) == "Learnable"
+
+
+def test_less_takes_gradients_of_the_pool_and_of_the_targets(
+    folder: Path, model_folder: Path
+) -> None:
+    targets = f"targets.path={folder / 'targets.jsonl'}"
+    asked = (*HALF, *WARM, "trajectory.gradient_dim=64", targets)
+    done = run(folder, model_folder, *asked, "allocate.selector=less")
+    assert done.status == 0, done.log
+    # The model makes no other pass over the target rows.
+    before = dict.fromkeys(("targets.rows", "targets.screen", "targets.tokens"))
+    assert list(steps(done)) == [*before, "trajectory", "targets.trajectory"]
+    assert selector_of(done) == "Less"
