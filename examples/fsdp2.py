@@ -41,6 +41,12 @@ loader = evenshard.make_loader(
     args.shards, rank, world_size, collate=collate, objective=args.objective
 )
 evenshard.check_start(loader, loader.plan, rank, mesh.get_group())
+if rank == 0:
+    print(
+        f"{world_size} ranks agree with the plan: {loader.plan.num_steps} steps of "
+        f"{loader.plan.rows_per_step} rows an epoch",
+        flush=True,
+    )
 steps = loader.plan.num_steps
 for epoch in range(args.steps_done // steps, args.epochs):
     loader.set_epoch(epoch)

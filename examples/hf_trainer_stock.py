@@ -11,7 +11,13 @@ import argparse
 
 import torch
 from datasets import load_dataset
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 import evenshard
 
@@ -21,9 +27,29 @@ parser.add_argument("model")
 parser.add_argument("export")
 parser.add_argument("--objective", default="sample", choices=("sample", "rank"))
 parser.add_argument("--epochs", type=int, default=1)
+parser.add_argument("--max-steps", type=int, default=-1, help="stop after so many")
 parser.add_argument("--lr", type=float, default=1e-5)
-parser.add_argument("--output", default="output")
+parser.add_argument("--output", default="output", help="where the model goes")
 args = parser.parse_args()
+
+
+class Lines(TrainerCallback):
+    """A line after the check and one a step, in place of the progress bar; rank 0 prints."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Say that every rank's loader was compared with the plan, which it now was."""
+        if state.is_world_process_zero:
+            print(
+                f"{plan.world_size} ranks agree with the plan: {plan.num_steps} steps of "
+                f"{plan.rows_per_step} rows an epoch",
+                flush=True,
+            )
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        """Print the loss of the step."""
+        if state.is_world_process_zero and "loss" in logs:
+            print(f"step {state.global_step} loss {logs['loss']:.9g}", flush=True)
+
 
 shards = evenshard.ShardSet(args.shards)
 rows = load_dataset(args.export, split="train")
@@ -34,12 +60,14 @@ arguments = TrainingArguments(
     train_sampling_strategy="sequential",  # block b goes to rank b % W
     remove_unused_columns=False,  # or the weights are gone
     num_train_epochs=args.epochs,
+    max_steps=args.max_steps,
     learning_rate=args.lr,
     lr_scheduler_type="constant",
     max_grad_norm=0.0,  # no clipping, as in the other examples
     logging_steps=1,
     save_strategy="no",
     use_cpu=not torch.cuda.is_available(),
+    disable_tqdm=True,
     report_to=[],
 )
 model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
@@ -52,10 +80,11 @@ trainer = Trainer(
 )
 plan = evenshard.Plan(shards, arguments.world_size, objective=args.objective)
 evenshard.check_start(trainer.get_train_dataloader(), plan, arguments.process_index)
+trainer.add_callback(Lines)
+trainer.remove_callback(PrinterCallback)
 trainer.train()
+trainer.save_model()  # on every rank; the first writes
 if trainer.is_world_process_zero():
-    for entry in trainer.state.log_history:
-        if "loss" in entry:
-            print(f"step {entry['step']} loss {entry['loss']:.9g}", flush=True)
+    print(f"the model is in {args.output}", flush=True)
 trainer.accelerator.wait_for_everyone()
 trainer.accelerator.end_training()  # ends the process group, as torch asks for

@@ -60,6 +60,12 @@ class Weighted(lightning.LightningModule):
             self.args.shards, rank, world_size, collate=collate, objective=objective
         )
         evenshard.check_start(loader, loader.plan, rank)
+        if rank == 0:
+            print(
+                f"{world_size} ranks agree with the plan: {loader.plan.num_steps} steps of "
+                f"{loader.plan.rows_per_step} rows an epoch",
+                flush=True,
+            )
         return Steps(loader, self)
 
     def training_step(self, window, index):

@@ -216,6 +216,10 @@ def _body(manifest: Published) -> list[str]:
         'shard = evenshard.load_shard("<this folder>", rank)  # input_ids, labels, weight, row_id',
         "```",
         "",
+        "A Trainer that gets these rows as `train_dataset` cuts them again; "
+        "`evenshard.WeightedShards` keeps it from that, and docs/trainers.md has the shortest "
+        "program for each trainer.",
+        "",
         f"The weights are {weights['convention']}. Check the folder with "
         "`evenshard verify <this folder>`.",
     ]
