@@ -106,7 +106,7 @@ SLOW := slow or trainers or browser or docs or cluster
 JOBS ?= logical
 PYTEST := $(BIN)/python -m pytest
 
-QUICK := $(PYTEST) -n $(JOBS) --maxprocesses 4 --dist loadfile -m 'not ($(SLOW))'
+QUICK := $(PYTEST) -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=15 -m 'not ($(SLOW))'
 
 test: $(VENV)/.dev ## the tests that need no network and no GPU
 	$(QUICK)

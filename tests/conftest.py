@@ -10,6 +10,7 @@ from tests.tiny import tiny_model
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "data" / "sample" / "sample.jsonl"
 SHARED = ROOT.parent / "shared"
+LONGEST = ("pipeline", "evenshard", "faults", "benchmarks", "report")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -19,6 +20,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random two-layer Llama with its tokenizer."""
     return tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put first what starts processes, so that no core waits in the end for the longest file."""
+    items.sort(key=lambda item: item.path.relative_to(ROOT / "tests").parts[0] not in LONGEST)
 
 
 @pytest.hookimpl(hookwrapper=True)
