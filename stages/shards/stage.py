@@ -21,6 +21,7 @@ from stages.contract.parts import Facts, Outcome, PartSpec, Receipt, Run, Spread
 from stages.contract.schemas import ALLOCATE
 from stages.contract.stage import Stage, work_through
 from stages.contract.tables import Layout, read_scratch
+from stages.shards.gather import take_rows
 
 ROW_COLUMNS = ("row_id", "source", "uid", "messages", "meta")
 SCREEN_COLUMNS = ("row_id", "multiplicity")
@@ -148,7 +149,7 @@ def dealt_table(
         table = table.cast(pa.schema([(f.name, wide(f.type)) for f in table.schema]))
         # Row ids increase in every artifact, and what was allocated is in all of them.
         rows = np.searchsorted(table["row_id"].to_numpy(), chosen["row_id"].to_numpy())
-        found = table.combine_chunks().take(rows)
+        found = take_rows(table, rows)
         assert found["row_id"].equals(chosen["row_id"]), (artifact.path, start, stop)
         columns.update({name: found[name] for name in names if name != "row_id"})
     bounds = np.searchsorted(np.sort(worker), np.arange(settings.num_workers + 1))
@@ -191,7 +192,7 @@ def shard_table(pieces: Sequence[pa.Table]) -> pa.Table:
     # A shard's columns have 32-bit offsets: cast a slice at a time, never all text at once.
     starts = range(0, order.size, ROWS_PER_SLICE)
     slices = [order[start : start + ROWS_PER_SLICE] for start in starts]
-    return pa.concat_tables([table.take(rows).cast(SHARD_SCHEMA) for rows in slices])
+    return pa.concat_tables([take_rows(table, rows).cast(SHARD_SCHEMA) for rows in slices])
 
 
 SHARDS = Stage(
