@@ -58,7 +58,7 @@ def workers(data: str, small: bool) -> list[Figure]:
     """Measure a run with two workers."""
     limit, length = (32, 128) if small else (256, 512)
     overrides = [f"rows.path={data}", f"rows.limit={limit}", f"tokens.max_length={length}"]
-    return speed_stages.measure_workers(overrides, 1 if small else 3)
+    return speed_stages.measure_workers(overrides, 1 if small else 2)
 
 
 SECTIONS: dict[str, Section] = {

@@ -146,6 +146,9 @@ def build_card(
 ) -> str:
     """Write a data-set card with which `datasets.load_dataset` reads the folder.
 
+    The hash of the file stands in its first lines, since `datasets` names what it has read by
+    them and by the folder's last name: without it an older export would be read again.
+
     Parameters
     ----------
     target : str
@@ -160,7 +163,8 @@ def build_card(
         What the export loses.
     """
     words = WORDS[target]
-    lines = ["---", "configs:", "- config_name: default", "  data_files:", "  - split: train"]
+    lines = ["---", "configs:", "- config_name: default"]
+    lines += [f"  description: sha256 {facts['sha256']}", "  data_files:", "  - split: train"]
     lines += [f"    path: {facts['file']}", "tags:", f"- evenshard-{target}", "---", ""]
     lines += [f"# {facts['set']['name']}, for {target}", ""]
     lines += [f"{words.title}. Made by `evenshard export` from a set of weighted shards.", ""]

@@ -1,5 +1,6 @@
 """The manifest and the card of a published set, as plain values and text."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -133,13 +134,21 @@ def build_manifest(
 
 
 def build_card(manifest: Published) -> str:
-    """Write a data-set card whose `configs:` make `datasets.load_dataset` read the folder."""
+    """Write a data-set card whose `configs:` make `datasets.load_dataset` read the folder.
+
+    `datasets` names what it has read by the last name of the folder and by these lines, not by the
+    files (5.2, `LocalDatasetModuleFactory`). So the hashes stand in them: without, a set that was
+    made anew would be read as the old one, without a word.
+    """
     workers = manifest["workers"]
-    lines = ["---", "configs:", "- config_name: default", "  data_files:", "  - split: train"]
+    every = hashlib.sha256("".join(worker["sha256"] for worker in workers).encode()).hexdigest()
+    lines = ["---", "configs:", "- config_name: default", f"  description: sha256 {every}"]
+    lines += ["  data_files:", "  - split: train"]
     lines += ["    path:", *(f"    - {worker['file']}" for worker in workers)]
     for worker in workers:
         lines += [
             f"- config_name: worker-{worker['worker']:05d}",
+            f"  description: sha256 {worker['sha256']}",
             "  data_files:",
             "  - split: train",
             f"    path: {worker['file']}",

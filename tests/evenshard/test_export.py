@@ -175,6 +175,24 @@ def test_datasets_reads_every_export(tmp_path: Path, to: Any) -> None:
         assert read[1]["meta_weight"] == "mine" and read[0]["only"] == [1, 2]
 
 
+def test_datasets_reads_an_export_that_was_made_anew_and_not_its_cache(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    found = []
+    for seed, place in enumerate(("a", "b")):
+        folder = tmp_path / place / "set"
+        folder.parent.mkdir()
+        folders.write_set(
+            folder, kept=(8 + 8 * seed, 8), world_size=2, micro_batch=2, accumulation=1
+        )
+        done = export(folder, "block", out=tmp_path / place / "block")
+        read = datasets.load_dataset(
+            str(done.folder), split="train", cache_dir=str(tmp_path / "cache")
+        )
+        assert read["row_id"][:] == row_ids(done.folder)
+        found.append(read["row_id"][:])
+    assert found[0] != found[1]
+
+
 @pytest.mark.parametrize("to", TARGETS)
 def test_folder_says_what_it_is_and_what_is_lost(tmp_path: Path, to: Any) -> None:
     folder = make_set(tmp_path)

@@ -1,5 +1,6 @@
 """The folder that a user takes away: complete, readable by others, and swapped in whole."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -188,23 +189,28 @@ def test_changes_of_an_earlier_set_do_not_stay(tmp_path: Path) -> None:
 
 
 def test_the_card_names_the_files_of_each_worker(tmp_path: Path) -> None:
-    make(tmp_path / "store").publish(tmp_path / "out", name="my set")
+    manifest = make(tmp_path / "store").publish(tmp_path / "out", name="my set")
+    hashes = [worker["sha256"] for worker in manifest["workers"]]
+    every = hashlib.sha256("".join(hashes).encode()).hexdigest()
     lines = (tmp_path / "out" / "README.md").read_text(encoding="utf-8").splitlines()
     zero, one = shard_files(2)
     assert lines[: lines.index("---", 1) + 1] == [
         "---",
         "configs:",
         "- config_name: default",
+        f"  description: sha256 {every}",
         "  data_files:",
         "  - split: train",
         "    path:",
         f"    - {zero}",
         f"    - {one}",
         "- config_name: worker-00000",
+        f"  description: sha256 {hashes[0]}",
         "  data_files:",
         "  - split: train",
         f"    path: {zero}",
         "- config_name: worker-00001",
+        f"  description: sha256 {hashes[1]}",
         "  data_files:",
         "  - split: train",
         f"    path: {one}",
@@ -231,6 +237,27 @@ def test_datasets_reads_the_folder_and_each_workers_file(
     assert one["messages"][:] == tables[1]["messages"].to_pylist()
     assert one["weight"][:] == tables[1]["weight"].to_pylist()
     assert datasets.get_dataset_config_names(out) == ["default", "worker-00000", "worker-00001"]
+
+
+@pytest.mark.parametrize("config", ["default", "worker-00001"])
+def test_datasets_reads_a_set_that_was_made_anew_and_not_its_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    cache = str(tmp_path / "cache")
+    found = []
+    # The same folder, and another one of the same last name.
+    for number, out in enumerate([tmp_path / "out", tmp_path / "out", tmp_path / "elsewhere/out"]):
+        made = make(tmp_path / f"store{number}", num_rows=(200, 220, 180)[number])
+        made.publish(out)
+        files = shard_files(2)[config == "worker-00001" :]
+        wanted = [r for f in files for r in pq.read_table(out / f)["row_id"].to_pylist()]
+        read = datasets.load_dataset(str(out), config, cache_dir=cache, split="train")
+        assert read["row_id"][:] == wanted
+        found.append(wanted)
+    assert found[0] != found[1] != found[2]
 
 
 def test_a_new_set_replaces_an_earlier_one_whole(tmp_path: Path) -> None:
