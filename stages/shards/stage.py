@@ -21,7 +21,7 @@ from stages.contract.parts import Facts, Outcome, PartSpec, Receipt, Run, Spread
 from stages.contract.schemas import ALLOCATE
 from stages.contract.stage import Stage, work_through
 from stages.contract.tables import Layout, read_scratch
-from stages.shards.gather import take_rows
+from stages.shards.gather import take_rows, take_slices
 
 ROW_COLUMNS = ("row_id", "source", "uid", "messages", "meta")
 SCREEN_COLUMNS = ("row_id", "multiplicity")
@@ -43,7 +43,7 @@ def wide(kind: pa.DataType) -> pa.DataType:
 
 WIDE_SCHEMA = pa.schema([(field.name, wide(field.type)) for field in SHARD_SCHEMA])
 DEALT_SCHEMA = pa.schema([*WIDE_SCHEMA, ("position", pa.int64())])
-SCRATCH = Layout("none", scratch=True)
+SCRATCH = Layout(scratch=True)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def shard_table(pieces: Sequence[pa.Table]) -> pa.Table:
     # A shard's columns have 32-bit offsets: cast a slice at a time, never all text at once.
     starts = range(0, order.size, ROWS_PER_SLICE)
     slices = [order[start : start + ROWS_PER_SLICE] for start in starts]
-    return pa.concat_tables([take_rows(table, rows).cast(SHARD_SCHEMA) for rows in slices])
+    return pa.concat_tables([taken.cast(SHARD_SCHEMA) for taken in take_slices(table, slices)])
 
 
 SHARDS = Stage(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.shards.gather import take_rows
+from stages.shards.gather import take_rows, take_slices
 from stages.shards.stage import WIDE_SCHEMA
 from tests.artifacts import SEEDED
 
@@ -61,3 +61,11 @@ def test_it_is_what_take_gives(
 def test_no_rows_of_no_rows() -> None:
     empty = WIDE_SCHEMA.empty_table()
     assert take_rows(empty, np.empty(0, np.int64)).equals(empty)
+
+
+def test_slices_are_those_of_one_gathering() -> None:
+    table = table_of([[1, 2], [], [9], [4, 4, 4]], KINDS[0]).slice(1)
+    order = np.array([2, 0, 0, 1])
+    pieces = list(take_slices(table, [order[:1], order[1:1], order[1:]]))
+    assert [piece.num_rows for piece in pieces] == [1, 0, 3]
+    assert pa.concat_tables(pieces).combine_chunks().equals(table.combine_chunks().take(order))
