@@ -5,6 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -59,11 +60,17 @@ def check_out(out: Path) -> None:
 
 def is_published(out: Path) -> bool:
     """Say whether a folder is a published set."""
+    return read_published(out) is not None
+
+
+def read_published(out: Path) -> dict[str, Any] | None:
+    """Read the manifest of a published set; None where a folder is none."""
     try:
         manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        return False
-    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
+        return None
+    ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    return manifest if ours else None
 
 
 def publish(
@@ -107,8 +114,7 @@ def publish(
         if is_unchanged(out, manifest):
             log.info("publish  unchanged %s", out)
             return manifest
-        if is_published(out):
-            before = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+        if (before := read_published(out)) is not None:
             log.info(
                 "publish  replaces the %d rows for %d workers that lay in %s; their parts stay in "
                 "the store",
@@ -124,12 +130,10 @@ def publish(
 
 def is_unchanged(out: Path, manifest: Published) -> bool:
     """Say whether a folder already holds just this set."""
-    if not is_published(out):
-        return False
     sizes = {worker["file"]: worker["num_bytes"] for worker in manifest["workers"]}
     others = [CARD, REJECTS, *([CHANGES] if "changes" in manifest else [])]
     return (
-        json.loads((out / MANIFEST).read_text(encoding="utf-8")) == manifest
+        read_published(out) == manifest
         and all((out / name).is_file() for name in (*others, *sizes))
         and all((out / name).stat().st_size == size for name, size in sizes.items())
     )
@@ -137,9 +141,9 @@ def is_unchanged(out: Path, manifest: Published) -> bool:
 
 def _own_files(out: Path) -> set[str]:
     """Name the files of a published set, those of another world size too."""
-    if not is_published(out):
+    manifest = read_published(out)
+    if manifest is None:
         return set()
-    manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
     workers = {worker["file"] for worker in manifest["workers"]}
     changes = {CHANGES} if "changes" in manifest else set()
     return {MANIFEST, CARD, REJECTS, REPORT, *changes, *workers}

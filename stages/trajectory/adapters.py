@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685) beside the linear layers of attention."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -83,18 +83,20 @@ def add_adapters(model: nn.Module, rank: int, seed: int) -> dict[str, LowRank]:
     return adapters
 
 
+def matrices_of(adapters: Mapping[str, LowRank]) -> Iterator[tuple[str, nn.Parameter]]:
+    """Name both matrices of every adapter, `<layer>.down` and `<layer>.up`, in order."""
+    for name, adapter in adapters.items():
+        yield f"{name}.down", adapter.down
+        yield f"{name}.up", adapter.up
+
+
 def state_of(adapters: Mapping[str, LowRank]) -> dict[str, Tensor]:
-    """Copy the learnt numbers of all adapters to the CPU, by `<layer>.down` and `<layer>.up`."""
-    return {
-        f"{name}.{which}": getattr(adapter, which).detach().cpu().clone()
-        for name, adapter in adapters.items()
-        for which in ("down", "up")
-    }
+    """Copy the learnt numbers of all adapters to the CPU, by the names of the matrices."""
+    return {name: matrix.detach().cpu().clone() for name, matrix in matrices_of(adapters)}
 
 
 def set_state(adapters: Mapping[str, LowRank], state: Mapping[str, Tensor]) -> None:
     """Put the numbers of a checkpoint into the adapters."""
     with torch.no_grad():
-        for name, adapter in adapters.items():
-            for which in ("down", "up"):
-                getattr(adapter, which).copy_(state[f"{name}.{which}"])
+        for name, matrix in matrices_of(adapters):
+            matrix.copy_(state[name])

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.embed.model import TargetModel
-from stages.trajectory.adapters import SCALE, LowRank
+from stages.trajectory.adapters import SCALE, LowRank, matrices_of
 from stages.trajectory.train import BETAS, EPSILON, Rows, row_losses
 
 
@@ -64,13 +64,6 @@ def make_folds(adapters: Mapping[str, LowRank], dim: int, seed: int) -> dict[str
         drawn = make_fold(matrix.numel(), dim, [seed, number])
         found[name] = Fold(drawn.signs.to(matrix.device), drawn.places.to(matrix.device))
     return found
-
-
-def matrices_of(adapters: Mapping[str, LowRank]) -> Iterator[tuple[str, Tensor]]:
-    """Name both matrices of every adapter, as `state_of` does, in its order."""
-    for name, adapter in adapters.items():
-        yield f"{name}.down", adapter.down
-        yield f"{name}.up", adapter.up
 
 
 @dataclass(frozen=True)

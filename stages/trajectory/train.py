@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from evenshard.shards import IGNORED_LABEL
 from stages.embed.batching import pad_rows, token_batches
 from stages.embed.model import TargetModel
-from stages.trajectory.adapters import LowRank, state_of
+from stages.trajectory.adapters import LowRank, matrices_of, state_of
 
 # Of AdamW; those of torch by default.
 BETAS, EPSILON = (0.9, 0.999), 1e-8
@@ -152,7 +152,7 @@ def warm_up(
     tell : callable
         Told the step and its mean loss at every checkpoint.
     """
-    learnt = [p for adapter in adapters.values() for p in (adapter.down, adapter.up)]
+    learnt = [matrix for _, matrix in matrices_of(adapters)]
     # Not the fused or foreach kinds: one plain loop gives the same bytes on every build.
     optimizer = torch.optim.AdamW(
         learnt, lr=learning_rate, betas=BETAS, eps=EPSILON, weight_decay=0.0, foreach=False
@@ -186,11 +186,9 @@ def moments_of(
 ) -> dict[str, Tensor]:
     """Copy Adam's running means to the CPU; 0 for what has had no gradient."""
     found = {}
-    for name, adapter in adapters.items():
-        for which in ("down", "up"):
-            matrix = getattr(adapter, which)
-            kept = optimizer.state.get(matrix, {})
-            for order, word in (("first", "exp_avg"), ("second", "exp_avg_sq")):
-                mean = kept.get(word, torch.zeros_like(matrix))
-                found[f"{name}.{which}.{order}"] = mean.detach().cpu().clone()
+    for name, matrix in matrices_of(adapters):
+        kept = optimizer.state.get(matrix, {})
+        for order, word in (("first", "exp_avg"), ("second", "exp_avg_sq")):
+            mean = kept.get(word, torch.zeros_like(matrix))
+            found[f"{name}.{order}"] = mean.detach().cpu().clone()
     return found

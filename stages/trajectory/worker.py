@@ -25,14 +25,13 @@ from stages.embed.batching import token_batches
 from stages.embed.model import DTYPES, TargetModel, wrap_model
 from stages.embed.stage import EmbedConfig
 from stages.embed.worker import is_out_of_memory, list_rows, release_memory
-from stages.trajectory.adapters import LowRank, add_adapters, set_state
+from stages.trajectory.adapters import LowRank, add_adapters, matrices_of, set_state
 from stages.trajectory.gradients import (
     Fold,
     Moments,
     folded_gradients,
     joined,
     make_folds,
-    matrices_of,
 )
 from stages.trajectory.stage import (
     ADAPTERS,
