@@ -255,6 +255,14 @@ class Plan:
             rows[places] = np.lexsort((keys, buckets, clusters))
         return rows + worker * size
 
+    @property
+    def agreed(self) -> str:
+        """What to say once every rank was found to follow it."""
+        return (
+            f"{self.world_size} ranks agree with the plan: {self.num_steps} steps of "
+            f"{self.rows_per_step} rows an epoch"
+        )
+
     def _check_step(self, step: int, most: int) -> None:
         if not 0 <= step <= most:
             raise ShardError(

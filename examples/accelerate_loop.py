@@ -29,11 +29,7 @@ loader = evenshard.make_loader(
 )
 evenshard.check_start(loader, loader.plan, rank)
 if rank == 0:
-    print(
-        f"{world_size} ranks agree with the plan: {loader.plan.num_steps} steps of "
-        f"{loader.plan.rows_per_step} rows an epoch",
-        flush=True,
-    )
+    print(loader.plan.agreed, flush=True)
 accumulation, steps = loader.plan.accumulation, loader.plan.num_steps
 accelerator = Accelerator(cpu=cpu, gradient_accumulation_steps=accumulation)
 model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)

@@ -55,11 +55,7 @@ loader = evenshard.make_loader(
 )
 evenshard.check_start(loader, loader.plan, rank)
 if rank == 0:
-    print(
-        f"{world_size} ranks agree with the plan: {loader.plan.num_steps} steps of "
-        f"{loader.plan.rows_per_step} rows an epoch",
-        flush=True,
-    )
+    print(loader.plan.agreed, flush=True)
 model = DistributedDataParallel(model.train())  # from_pretrained gives it for evaluation
 optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
 steps = loader.plan.num_steps

@@ -35,11 +35,7 @@ loader = evenshard.make_loader(
 )
 evenshard.check_start(loader, loader.plan, rank)
 if rank == 0:
-    print(
-        f"{world_size} ranks agree with the plan: {loader.plan.num_steps} steps of "
-        f"{loader.plan.rows_per_step} rows an epoch",
-        flush=True,
-    )
+    print(loader.plan.agreed, flush=True)
 accumulation, steps = loader.plan.accumulation, loader.plan.num_steps
 config = {
     "train_micro_batch_size_per_gpu": loader.plan.micro_batch,

@@ -42,11 +42,7 @@ loader = evenshard.make_loader(
 )
 evenshard.check_start(loader, loader.plan, rank, mesh.get_group())
 if rank == 0:
-    print(
-        f"{world_size} ranks agree with the plan: {loader.plan.num_steps} steps of "
-        f"{loader.plan.rows_per_step} rows an epoch",
-        flush=True,
-    )
+    print(loader.plan.agreed, flush=True)
 steps = loader.plan.num_steps
 for epoch in range(args.steps_done // steps, args.epochs):
     loader.set_epoch(epoch)

@@ -39,11 +39,7 @@ class Lines(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         """Say that every rank's loader was compared with the plan, which it now was."""
         if state.is_world_process_zero:
-            print(
-                f"{plan.world_size} ranks agree with the plan: {plan.num_steps} steps of "
-                f"{plan.rows_per_step} rows an epoch",
-                flush=True,
-            )
+            print(plan.agreed, flush=True)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         """Print the loss of the step."""

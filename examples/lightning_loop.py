@@ -61,11 +61,7 @@ class Weighted(lightning.LightningModule):
         )
         evenshard.check_start(loader, loader.plan, rank)
         if rank == 0:
-            print(
-                f"{world_size} ranks agree with the plan: {loader.plan.num_steps} steps of "
-                f"{loader.plan.rows_per_step} rows an epoch",
-                flush=True,
-            )
+            print(loader.plan.agreed, flush=True)
         return Steps(loader, self)
 
     def training_step(self, window, index):

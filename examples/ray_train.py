@@ -31,11 +31,7 @@ def train_loop(config):
     )
     evenshard.check_start(loader, loader.plan, rank)
     if rank == 0:
-        print(
-            f"{world_size} ranks agree with the plan: {loader.plan.num_steps} steps of "
-            f"{loader.plan.rows_per_step} rows an epoch",
-            flush=True,
-        )
+        print(loader.plan.agreed, flush=True)
     steps = loader.plan.num_steps
     for epoch in range(config["steps_done"] // steps, config["epochs"]):
         loader.set_epoch(epoch)

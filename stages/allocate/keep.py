@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 RULES = ("farthest", "nearest", "mixed", "random", "largest_norm", "kcenter")
+BY_DISTANCE = ("farthest", "nearest", "mixed")  # rank rows by their distance from the centre
 IntArray = npt.NDArray[np.int64]
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stages.allocate.keep import BY_DISTANCE
+
 
 @dataclass(frozen=True)
 class Reject:
@@ -150,7 +152,7 @@ def rank_in_cluster(
 
 def goes_by_distance(selector: Mapping[str, Any]) -> bool:
     """Say whether a rule ranks the rows of a cluster by their distance from its centre."""
-    return selector.get("keep") in ("farthest", "nearest", "mixed")
+    return selector.get("keep") in BY_DISTANCE
 
 
 def rule_text(selector: Mapping[str, Any]) -> str:

@@ -338,3 +338,8 @@ def test_a_rank_reads_its_own_shards_alone(sets: list[ShardSet]) -> None:
     shards = ShardSet(sets[1].folder)
     list(Plan(shards, 2).batches(1, 1))
     assert {worker for worker, _ in shards._columns} == {1, 3}
+
+
+def test_a_plan_says_what_ranks_agreed_on(four: ShardSet) -> None:
+    # Four shards of four rows; two ranks take two rows of each step.
+    assert Plan(four, 2).agreed == "2 ranks agree with the plan: 4 steps of 4 rows an epoch"
