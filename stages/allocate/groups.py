@@ -138,6 +138,37 @@ def choose_within(
     return kept, to_mean_one(raw * (mass / np.where(own > 0, own, 1.0))[clusters])
 
 
+def score_by_targets(
+    candidates: Candidates,
+    feature: str,
+    over: str,
+    scaled: Callable[[npt.NDArray[np.float32]], FloatArray],
+) -> FloatArray:
+    """Score each candidate by its products with the rows that the user wants to do well on.
+
+    Parameters
+    ----------
+    candidates : Candidates
+        With targets.
+    feature : str
+        Of both.
+    over : str
+        nearest: the largest product; mean: the mean over all targets.
+    scaled : callable
+        Makes of features what is multiplied, such as rows of length 1 for cosines.
+
+    Returns
+    -------
+    ndarray of shape (num_candidates,), float64
+    """
+    targets = scaled(candidates.read_targets(feature))
+    scores: FloatArray = np.empty(candidates.num_rows)
+    for block in blocks_of(id_order(candidates)):
+        products = scaled(read_rows(candidates, feature, block)) @ targets.T
+        scores[block] = products.max(axis=1) if over == "nearest" else products.mean(axis=1)
+    return scores
+
+
 def keep_largest(
     candidates: Candidates,
     budget: Budget,

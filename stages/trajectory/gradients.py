@@ -8,7 +8,7 @@ Legend of shapes: R rows, T positions, I inputs and O outputs of a layer, K rank
 matrix of an adapter, D dimensions that are kept, C checkpoints.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from stages.embed.model import TargetModel
 from stages.trajectory.adapters import SCALE, LowRank, matrices_of
-from stages.trajectory.train import BETAS, EPSILON, Rows, row_losses
+from stages.trajectory.stage import TrajectoryConfig
+from stages.trajectory.train import BETAS, EPSILON, Rows, checkpoint_steps, row_losses
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,49 @@ class Moments:
         square = BETAS[1] * second + (1 - BETAS[1]) * gradients_RP.square()
         whole = [1 - beta ** (self.step + 1) for beta in BETAS]
         return (mean / whole[0]) / ((square / whole[1]).sqrt() + EPSILON)
+
+
+@dataclass(frozen=True)
+class Directions:
+    """What turns the gradients of rows into what is kept of them.
+
+    Attributes
+    ----------
+    dim : int
+        Numbers of a row at a checkpoint.
+    folds : mapping of str to Fold
+        By the matrices of the adapters.
+    moments : tuple of Moments or None
+        Of each checkpoint; None for plain gradients.
+    """
+
+    dim: int
+    folds: Mapping[str, Fold]
+    moments: tuple[Moments | None, ...]
+
+
+def directions_of(
+    config: TrajectoryConfig,
+    adapters: Mapping[str, LowRank],
+    moments: Sequence[Mapping[str, Tensor]] | None,
+) -> Directions | None:
+    """Make what gradients need, with `WarmUp.moments` or without; None if none are asked for."""
+    if not config.gradient_dim:
+        return None
+    steps = checkpoint_steps(config.steps, config.checkpoints)
+    names = [name for name, _ in matrices_of(adapters)]
+    found: list[Moments | None] = [None] * len(steps)
+    if moments is not None:
+        found = [
+            Moments(
+                {name: state[f"{name}.first"] for name in names},
+                {name: state[f"{name}.second"] for name in names},
+                step,
+            )
+            for step, state in zip(steps, moments, strict=True)
+        ]
+    folds = make_folds(adapters, config.gradient_dim, config.seed)
+    return Directions(config.gradient_dim, folds, tuple(found))
 
 
 def row_gradients(

@@ -201,10 +201,14 @@ def load_worker(
     settings: TrajectorySettings, tokens: Artifact, draft: Draft, warmed: Artifact | None = None
 ) -> "TrajectoryWorker":
     """Load the model and the numbers of each checkpoint, of this warm-up or of another's."""
-    from stages.trajectory.worker import TrajectoryWorker, directions_of, load, read_states
+    from stages.trajectory.gradients import directions_of
+    from stages.trajectory.worker import TrajectoryWorker, load, read_states
 
     model, adapters = load(settings)
     source = draft if warmed is None else warmed
+    # Adam's direction is that of rows to learn from; target rows keep the plain gradient.
+    by_adam = warmed is None and settings.trajectory.gradient_dim > 0
+    moments = read_states(draft.file(MOMENTS)) if by_adam else None
     return TrajectoryWorker(
         model,
         adapters,
@@ -212,8 +216,7 @@ def load_worker(
         settings.embed.embed,
         tokens,
         draft,
-        # Adam's direction is that of rows to learn from; target rows keep the plain gradient.
-        directions_of(settings.trajectory, adapters, None if warmed else draft.file(MOMENTS)),
+        directions_of(settings.trajectory, adapters, moments),
     )
 
 

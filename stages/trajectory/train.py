@@ -106,7 +106,8 @@ class WarmUp:
     states : list of dict of str to Tensor
         Numbers of the adapters at each checkpoint.
     moments : list of dict of str to Tensor
-        Adam's running means at each, by `<layer>.down.first`, `.second` and so on.
+        Adam's running means at each, by `<layer>.down.first`, `.second` and so on; empty where
+        they were not asked for.
     losses : list of float
         Mean loss of a step's rows, before the step, averaged from one checkpoint to the next.
     tokens : list of int
@@ -129,6 +130,7 @@ def warm_up(
     learning_rate: float,
     tokens_per_batch: int,
     chunk: int,
+    keep_moments: bool = False,
     tell: Callable[[int, float], None],
 ) -> WarmUp:
     """Train the adapters and keep their numbers at each checkpoint.
@@ -149,6 +151,8 @@ def warm_up(
         Bound of rows times longest row of one forward pass; gradients add up over a step.
     chunk : int
         See `row_losses`.
+    keep_moments : bool
+        Whether Adam's running means are kept at each checkpoint, too.
     tell : callable
         Told the step and its mean loss at every checkpoint.
     """
@@ -173,7 +177,8 @@ def warm_up(
         since.append(total)
         if step in stops:
             found.states.append(state_of(adapters))
-            found.moments.append(moments_of(adapters, optimizer))
+            if keep_moments:
+                found.moments.append(moments_of(adapters, optimizer))
             found.losses.append(float(np.mean(since)))
             found.tokens.append(tokens)
             tell(step, found.losses[-1])

@@ -25,13 +25,11 @@ from stages.embed.batching import token_batches
 from stages.embed.model import DTYPES, TargetModel, wrap_model
 from stages.embed.stage import EmbedConfig
 from stages.embed.worker import is_out_of_memory, list_rows, release_memory
-from stages.trajectory.adapters import LowRank, add_adapters, matrices_of, set_state
+from stages.trajectory.adapters import LowRank, add_adapters, set_state
 from stages.trajectory.gradients import (
-    Fold,
-    Moments,
+    Directions,
     folded_gradients,
     joined,
-    make_folds,
 )
 from stages.trajectory.stage import (
     ADAPTERS,
@@ -39,7 +37,6 @@ from stages.trajectory.stage import (
     GRADIENTS,
     MOMENTS,
     TRAINED,
-    TrajectoryConfig,
     TrajectorySettings,
     sample,
     trajectory_schema,
@@ -104,6 +101,7 @@ def train(
         learning_rate=config.learning_rate,
         tokens_per_batch=settings.embed.embed.tokens_per_batch,
         chunk=settings.embed.embed.logits_chunk,
+        keep_moments=config.gradient_dim > 0,
         tell=lambda step, loss: log.info("trajectory: step %d, loss %.4f", step, loss),
     )
     steps = checkpoint_steps(config.steps, config.checkpoints)
@@ -142,47 +140,6 @@ def read_states(file: Any) -> list[State]:
         numbers = torch.from_numpy(values.values.to_numpy().copy())
         found.setdefault(index.as_py(), {})[name.as_py()] = numbers.reshape(shape.as_py())
     return [found[index] for index in sorted(found)]
-
-
-@dataclass(frozen=True)
-class Directions:
-    """What turns the gradients of rows into what is kept of them.
-
-    Attributes
-    ----------
-    dim : int
-        Numbers of a row at a checkpoint.
-    folds : mapping of str to Fold
-        By the matrices of the adapters.
-    moments : tuple of Moments or None
-        Of each checkpoint; None for plain gradients.
-    """
-
-    dim: int
-    folds: Mapping[str, Fold]
-    moments: tuple[Moments | None, ...]
-
-
-def directions_of(
-    config: TrajectoryConfig, adapters: Mapping[str, LowRank], moments: Any
-) -> Directions | None:
-    """Make what gradients need, with or without a file of moments; None if none are asked for."""
-    if not config.gradient_dim:
-        return None
-    steps = checkpoint_steps(config.steps, config.checkpoints)
-    names = [name for name, _ in matrices_of(adapters)]
-    found: list[Moments | None] = [None] * len(steps)
-    if moments is not None:
-        found = [
-            Moments(
-                {name: state[f"{name}.first"] for name in names},
-                {name: state[f"{name}.second"] for name in names},
-                step,
-            )
-            for step, state in zip(steps, read_states(moments), strict=True)
-        ]
-    folds = make_folds(adapters, config.gradient_dim, config.seed)
-    return Directions(config.gradient_dim, folds, tuple(found))
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def warmed(model_folder: Path) -> tuple[TargetModel, dict[str, LowRank], WarmUp]
         learning_rate=0.02,
         tokens_per_batch=1000,
         chunk=4,
+        keep_moments=True,
         tell=lambda step, loss: None,
     )
     set_state(adapters, result.states[-1])

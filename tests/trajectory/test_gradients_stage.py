@@ -12,7 +12,7 @@ from stages.contract.errors import ConfigurationError
 from stages.contract.fingerprint import artifact_key
 from stages.embed.reading import matrix
 from stages.trajectory.adapters import set_state
-from stages.trajectory.gradients import folded_gradients, joined
+from stages.trajectory.gradients import directions_of, folded_gradients, joined
 from stages.trajectory.stage import (
     ADAPTERS,
     MOMENTS,
@@ -21,7 +21,7 @@ from stages.trajectory.stage import (
     trajectory_schema,
 )
 from stages.trajectory.train import Rows
-from stages.trajectory.worker import directions_of, load, read_states
+from stages.trajectory.worker import load, read_states
 from tests.artifacts import here, rows_table, run_stage, save, tokens_table
 from tests.trajectory.test_stage import (
     KEPT,
@@ -61,7 +61,7 @@ def expected_of(
     """Each row by itself, at every checkpoint."""
     settings = settings_of(model_folder, store, **ASKED)
     model, adapters = load(settings)
-    moments = made.file(MOMENTS) if adam else None
+    moments = read_states(made.file(MOMENTS)) if adam else None
     asked = directions_of(settings.trajectory, adapters, moments)
     assert asked is not None
     found = []

@@ -7,10 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.allocate.candidates import Budget, Candidates, IntArray
-from stages.allocate.groups import FloatArray, blocks_of, id_order, keep_largest, read_rows
+from stages.allocate.groups import keep_largest, score_by_targets
 from stages.contract.errors import require_one_of
-
-FEATURE = "gradients"
+from stages.trajectory.stage import GRADIENTS
 
 
 @dataclass(kw_only=True)
@@ -46,16 +45,14 @@ class Less:
 
     def needs(self) -> tuple[str, ...]:
         """Name what is read, for the check before any pass."""
-        return (FEATURE, f"targets.{FEATURE}")
+        return (GRADIENTS, f"targets.{GRADIENTS}")
 
     def select(
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:
         """Choose exactly `budget.num_rows` rows."""
-        scores: FloatArray = np.empty(candidates.num_rows)
-        targets = candidates.read_targets(FEATURE).astype(np.float64)
-        for block in blocks_of(id_order(candidates)):
-            found = read_rows(candidates, FEATURE, block).astype(np.float64) @ targets.T
-            nearest = self.over == "nearest"
-            scores[block] = found.max(axis=1) if nearest else found.mean(axis=1)
+        # Not scaled to length 1: each checkpoint's part has its length already.
+        scores = score_by_targets(
+            candidates, GRADIENTS, self.over, lambda rows: rows.astype(np.float64)
+        )
         return keep_largest(candidates, budget, rng, scores)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.allocate.candidates import Budget, Candidates, IntArray
-from stages.allocate.groups import FloatArray, blocks_of, id_order, keep_largest, read_rows
+from stages.allocate.groups import keep_largest, score_by_targets
 from stages.allocate.neighbours import unit_rows
 from stages.contract.errors import require_one_of
 
@@ -46,10 +46,5 @@ class LessLite:
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:
         """Choose exactly `budget.num_rows` rows."""
-        targets = unit_rows(candidates.read_targets(self.feature))
-        scores: FloatArray = np.empty(candidates.num_rows)
-        for block in blocks_of(id_order(candidates)):
-            cosines = unit_rows(read_rows(candidates, self.feature, block)) @ targets.T
-            nearest = self.over == "nearest"
-            scores[block] = cosines.max(axis=1) if nearest else cosines.mean(axis=1)
+        scores = score_by_targets(candidates, self.feature, self.over, unit_rows)
         return keep_largest(candidates, budget, rng, scores)
