@@ -34,6 +34,7 @@ from benchmarks.training_grid import (
     FIRST_BUDGET,
     Run,
     first_stage,
+    real_model,
     saturation,
     second_stage,
     tuned,
@@ -49,8 +50,6 @@ from stages.contract.errors import ConfigurationError, DataError
 log = logging.getLogger("benchmarks.training")
 
 LINES = RESULTS / "training.jsonl"
-# Shares of the steps of a run after which all held-out rows are passed.
-MARKS = (0.5, 0.75, 0.9, 1.0)
 
 
 def perform(run: Run) -> dict[str, Any]:
@@ -59,13 +58,13 @@ def perform(run: Run) -> dict[str, Any]:
     pool = start.pool(regime, run.seed)
     facts = pool_facts(start, regime, run.seed, reference=run.needs_reference)
     chosen = choose_rows(parse_method(run.method), run.budget, pool, facts, regime, run.seed)
-    model = start.model()
+    model = start.learner()
     trace = train(
         model,
         chosen.course,
         regime,
         rate=regime.learning_rate,
-        marks=MARKS,
+        marks=regime.marks,
         evaluate=lambda: heldout_losses(model, start.heldout, bfloat16=regime.bfloat16),
     )
     return {
@@ -168,7 +167,7 @@ def estimate(runs: Sequence[Run], start: Start, processes: int) -> float:
     seconds = grid_seconds(
         [_share(run) * run.regime.epochs for run in runs],
         len({run.seed for run in runs}),
-        len(MARKS),
+        len(regime.marks),
         speed=speed,
         pool_tokens=int(pool.num_tokens.sum()),
         heldout_tokens=int(start.heldout.num_tokens.sum()),
@@ -255,6 +254,8 @@ def runs_of(args: argparse.Namespace, regime: Regime) -> list[Run]:
         seeds = range(args.seeds or 2)
         return [Run(m, b, s, regime) for s in seeds for b in args.budgets for m in args.methods]
     full = os.environ.get("BENCH") == "full"
+    if regime.model:
+        return real_model(regime, range(args.seeds or (5 if full else 3)))
     first = first_stage(regime, range(args.seeds or (5 if full else 2)))
     second = second_stage(regime, range(args.seeds or (8 if full else 5)))
     return {"1": first, "2": second, "all": [*first, *second]}[args.stage]

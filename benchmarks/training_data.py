@@ -100,7 +100,7 @@ class Rows:
         )
 
 
-def read_rows(path: str, regime: Regime, model: Path) -> Rows:
+def read_rows(path: str, regime: Regime, model: str) -> Rows:
     """Let the pipeline read, screen, render and tokenise a file; exact duplicates collapse.
 
     The result is kept in the regime's folder.
@@ -128,7 +128,7 @@ def read_rows(path: str, regime: Regime, model: Path) -> Rows:
     return found
 
 
-def read_texts(path: str, regime: Regime, model: Path) -> Iterator[list[str]]:
+def read_texts(path: str, regime: Regime, model: str) -> Iterator[list[str]]:
     """Give the messages of each row that is for pre-training, before there is a tokenizer."""
     reports = run_stages(_config(path, regime, model), last="rows")
     table = reports["rows"].artifact.read(["uid", "source", "messages"])
@@ -142,9 +142,11 @@ def read_texts(path: str, regime: Regime, model: Path) -> Iterator[list[str]]:
 def is_known(uid: str, source: str, regime: Regime) -> bool:
     """Say whether a row is for pre-training.
 
-    Where the regime has new sources, those of all others are; else half of the rows are, by a
-    hash of their text and the regime's seed.
+    A real model has no row of them to learn. Where the regime has new sources, those of all others
+    are; else half of the rows are, by a hash of their text and the regime's seed.
     """
+    if regime.model:
+        return False
     if regime.new_sources:
         return not source.startswith(regime.new_sources)
     return hash_of(uid, regime.seed) % 2 == 0
@@ -196,11 +198,12 @@ def train_tokenizer(texts: Iterable[Sequence[str]], vocabulary: int, folder: Pat
     tokenizer.save_pretrained(folder)
 
 
-def _config(path: str, regime: Regime, model: Path) -> Config:
+def _config(path: str, regime: Regime, model: str) -> Config:
     return compose(
         [
             f"rows.path='{path}'",
             f"model.path='{model}'",
+            f"tokens.template={regime.template}",
             f"tokens.max_length={regime.max_length}",
             "tokens.on_too_long=keep_answer",
             f"store={regime.folder / 'store'}",

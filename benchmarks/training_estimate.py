@@ -33,7 +33,7 @@ def measure_speed(start: Start, regime: Regime, pool: Rows) -> Speed:
     places = np.sort(np.random.default_rng(0).choice(len(pool), count, replace=False))
     rows = pool.take(places)
     plan = plan_rows(rows, np.zeros(count, np.int32), 1, step, objective="sample", seed=0)
-    model, course = start.model(), Course(rows, np.ones(count), plan, plan.num_steps)
+    model, course = start.learner(), Course(rows, np.ones(count), plan, plan.num_steps)
     trace = train(model, course, regime, rate=0.0, marks=(), evaluate=dict)
     _, seconds = timed(lambda: row_losses(model, rows, bfloat16=regime.bfloat16))
     return Speed(trace.tokens / trace.seconds, rows.num_tokens.sum() / seconds)

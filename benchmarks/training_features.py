@@ -292,7 +292,7 @@ def tune(
     step = StepShape(regime.NUM_WORKERS, 1, regime.micro_batch)
     none = np.zeros(len(rows), np.int32)
     plan = plan_rows(rows, none, 1, step, objective="sample", seed=seed)
-    model, course = start.model(), Course(rows, np.ones(len(rows)), plan, plan.num_steps)
+    model, course = start.learner(), Course(rows, np.ones(len(rows)), plan, plan.num_steps)
     rate = regime.learning_rate
     trace = train(model, course, regime, rate=rate, marks=marks, evaluate=lambda: passes(model))
     return model, trace

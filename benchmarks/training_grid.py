@@ -57,8 +57,8 @@ class Run:
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the method could read the reference's signals."""
-        return self.method not in (ALL, STOPPED)
+        """Whether the method could read the reference's signals; a real model has none."""
+        return self.method not in (ALL, STOPPED) and not self.regime.model
 
 
 def tuning(regime: Regime) -> list[Run]:
@@ -92,6 +92,14 @@ def first_stage(regime: Regime, seeds: Sequence[int] = (0, 1)) -> list[Run]:
     runs = [(ALL, "100%"), (STOPPED, FIRST_BUDGET)]
     runs += [(method, FIRST_BUDGET) for method in methods]
     runs += [(PAPER_LOSS, "ratio=0.5")]
+    return [Run(method, budget, seed, regime) for seed in seeds for method, budget in runs]
+
+
+def real_model(regime: Regime, seeds: Sequence[int]) -> list[Run]:
+    """Give the baselines, the paper and the two that led with the small model, at two budgets."""
+    methods = [STOPPED, "uniform", "matched", "stratified", PAPER]
+    runs = [(ALL, "100%")]
+    runs += [(method, budget) for budget in BUDGETS[:2] for method in methods]
     return [Run(method, budget, seed, regime) for seed in seeds for method, budget in runs]
 
 

@@ -206,9 +206,8 @@ def rate_at(step: int, num_steps: int, regime: Regime) -> float:
 
 
 def make_optimizer(model: Any, rate: float, regime: Regime) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
-        model.parameters(), lr=rate, betas=BETAS, weight_decay=regime.weight_decay
-    )
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(learnt, lr=rate, betas=BETAS, weight_decay=regime.weight_decay)
 
 
 def train(
@@ -224,7 +223,7 @@ def train(
 
     Parameters
     ----------
-    model : LlamaForCausalLM
+    model : PreTrainedModel
         Trained in place.
     course : Course
         Rows, weights, order, steps.

@@ -1,4 +1,4 @@
-"""The small Llama of the training benchmark: its tokenizer, its pre-training, and their cache."""
+"""The model that runs tune: a real one, or the small Llama with its tokenizer and pre-training."""
 
 import logging
 import time
@@ -21,10 +21,13 @@ from benchmarks.training_data import (
 from benchmarks.training_loop import heldout_losses, make_optimizer, rank_loss, rate_at
 from benchmarks.training_regime import Regime
 from evenshard.collate import PadCollator, WeightCollator
+from stages.embed.checkpoint import resolve_model
+from stages.trajectory.adapters import add_adapters
 
 log = logging.getLogger(__name__)
 
 DONE = "pretrained"
+MODELS = Path("data/models")  # where the pipeline keeps the embedded one, too
 
 
 @dataclass(frozen=True)
@@ -34,20 +37,32 @@ class Start:
     Attributes
     ----------
     folder : Path
-        Of the pre-trained model.
+        Of the model before fine-tuning.
     train, heldout : Rows
         All rows of the first file; of the second, those like the pools'.
+    adapter_rank, seed : int
+        Of the adapters that are tuned; without any, all weights are.
     """
 
     folder: Path
     train: Rows
     heldout: Rows
+    adapter_rank: int = 0
+    seed: int = 0
 
     def model(self) -> Any:
-        """Load the pre-trained model."""
-        from transformers import LlamaForCausalLM
+        """Load the model as it is; one that stays frozen under adapters in bfloat16."""
+        from transformers import AutoModelForCausalLM
 
-        return LlamaForCausalLM.from_pretrained(self.folder, dtype=torch.float32)
+        dtype = torch.bfloat16 if self.adapter_rank else torch.float32
+        return AutoModelForCausalLM.from_pretrained(self.folder, dtype=dtype)
+
+    def learner(self) -> Any:
+        """Load the model as it is tuned: all of its weights, or adapters beside them."""
+        model = self.model()
+        if self.adapter_rank:
+            add_adapters(model, self.adapter_rank, self.seed)
+        return model
 
     def pool(self, regime: Regime, seed: int) -> Rows:
         """Draw a seed's pool."""
@@ -55,22 +70,39 @@ class Start:
 
 
 def prepare(regime: Regime) -> Start:
-    """Make or find the tokenizer, the rows and the pre-trained model."""
+    """Make or find the tokenizer, the rows and the model."""
+    if regime.model:
+        return real_model(regime)
     blank, folder = regime.folder / "blank", regime.folder / "model"
     if not (blank / "tokenizer.json").exists():
         blank_model(regime).save_pretrained(blank)
-        texts = read_texts(regime.train, regime, blank)
+        texts = read_texts(regime.train, regime, str(blank))
         train_tokenizer(texts, regime.vocabulary, blank)
-    heldout = read_rows(regime.heldout, regime, blank)
+    heldout = read_rows(regime.heldout, regime, str(blank))
     if regime.new_sources:
         heldout = heldout.take(np.flatnonzero(~known(heldout, regime)))
-    start = Start(folder, read_rows(regime.train, regime, blank), heldout)
+    start = Start(folder, read_rows(regime.train, regime, str(blank)), heldout)
     if not (folder / DONE).exists():
         model = blank_model(regime)
         report = pretrain(model, start, regime)
         model.save_pretrained(folder)
         (folder / DONE).write_text(report, encoding="utf-8")
     return start
+
+
+def real_model(regime: Regime) -> Start:
+    """Find a real model, and the rows as it reads them."""
+    folder = resolve_model(regime.model, MODELS)
+    heldout = read_rows(regime.heldout, regime, regime.model)
+    rng = np.random.default_rng(regime.seed)
+    drawn = rng.permutation(len(heldout))[: regime.heldout_rows or None]
+    return Start(
+        folder,
+        read_rows(regime.train, regime, regime.model),
+        heldout.take(np.sort(drawn)),
+        regime.adapter_rank,
+        regime.seed,
+    )
 
 
 def blank_model(regime: Regime) -> Any:

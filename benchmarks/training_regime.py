@@ -19,6 +19,15 @@ class Regime:
     train, heldout : str
         Files of rows. A part of the first is for pre-training, by source or by half; pools
         come from the other.
+    model : str
+        A real model that is tuned, as `model.path` names it; empty for the small Llama. There is
+        no pre-training then, pools come from all rows, and no reference is tuned.
+    template : str
+        As `tokens.template` names it.
+    adapter_rank : int
+        Of the adapters (LoRA) that are tuned beside the frozen model; 0 tunes all weights.
+    heldout_rows : int
+        How many of the held-out rows are passed, drawn by the seed; 0 for all.
     new_sources : tuple of str
         Sources, by the beginning of their names, that only pools and held-out rows have; where
         there are none, half of all rows are for pre-training and pools come from the other half.
@@ -47,6 +56,8 @@ class Regime:
     bfloat16 : bool
         Whether training and held-out passes compute matrix products in bfloat16; weights, sums
         of losses, the optimizer and features stay in float32.
+    marks : tuple of float
+        Shares of the steps of a run after which all held-out rows are passed.
     slice_share : float
         Share of the pool that the reference of reducible loss is tuned on, twice: see
         `training_features.reference_losses`.
@@ -56,6 +67,10 @@ class Regime:
 
     train: str = "../shared/data/mix/train.jsonl"
     heldout: str = "../shared/data/mix/heldout.jsonl"
+    model: str = ""
+    template: str = "chat"
+    adapter_rank: int = 0
+    heldout_rows: int = 0
     new_sources: tuple[str, ...] = ("code", "math", "templated", "medical")
     seed: int = 0
     vocabulary: int = 4096
@@ -76,6 +91,7 @@ class Regime:
     weight_decay: float = 0.0
     clip: float = 1.0
     bfloat16: bool = True
+    marks: tuple[float, ...] = (0.5, 0.75, 0.9, 1.0)
     slice_share: float = 0.1
     sketch_vocab: int = 64
     sketch_hidden: int = 32
@@ -84,9 +100,10 @@ class Regime:
 
     @property
     def model_key(self) -> str:
-        """Name the tokenizer, the halves and the pre-trained model by what decides them."""
+        """Name the tokenizer, the rows and the model that is tuned by what decides them."""
         names = (
-            "train heldout new_sources seed vocabulary max_length hidden layers feed_forward heads "
+            "train heldout model template adapter_rank heldout_rows new_sources seed vocabulary "
+            "max_length hidden layers feed_forward heads "
             "pretrain_epochs pretrain_rows pretrain_rate weight_decay clip"
         )
         return digest({name: getattr(self, name) for name in names.split()})
@@ -120,7 +137,22 @@ def digest(facts: object) -> str:
 FULL = Regime()
 # Fine-tuning on more rows of the mixture that the model was pre-trained on.
 SAME = Regime(new_sources=(), pool_rows=1600, epochs=2, learning_rate=1e-3)
-REGIMES = {"training": FULL, "training-same": SAME}
+# The embedded model, by adapters beside it.
+REAL = Regime(
+    model="smollm2",
+    template="chatml",  # its own adds a system prompt to every row, a quarter of the tokens here
+    adapter_rank=16,
+    heldout_rows=100,
+    new_sources=(),
+    max_length=96,
+    pool_rows=400,
+    epochs=2,
+    micro_batch=2,
+    learning_rate=1e-3,
+    bfloat16=False,  # the frozen model is, the rest stays in float32
+    marks=(0.15, 0.4, 0.75, 1.0),
+)
+REGIMES = {"training": FULL, "training-same": SAME, "training-smollm2": REAL}
 # For tests: seconds, on rows that the caller names.
 TINY = Regime(
     new_sources=(),

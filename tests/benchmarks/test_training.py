@@ -243,6 +243,32 @@ def test_halves_and_pools_are_apart(start: Start, regime: Regime) -> None:
     assert pools[0].uids == pools[1].uids != pools[2].uids
 
 
+def test_a_real_model_is_tuned_by_adapters_alone(regime: Regime, model_folder: Path) -> None:
+    real = dataclasses.replace(
+        regime, model=str(model_folder), adapter_rank=2, heldout_rows=20, marks=(0.5, 1.0)
+    )
+    start = prepare(real)
+    assert len(start.heldout) == 20 and len(start.train) > 250
+    assert not known(start.train, real).any()
+    model = start.learner()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    pool, facts = start.pool(real, 0), pool_facts(start, real, 0, reference=False)
+    course = choose_rows(parse_method("matched"), "50%", pool, facts, real, 0).course
+    trace = train(
+        model,
+        course,
+        real,
+        rate=1e-2,
+        marks=real.marks,
+        evaluate=lambda: heldout_losses(model, start.heldout),
+    )
+    assert [point["steps"] for point in trace.points] == [2, 4]
+    moved = {name for name, tensor in model.state_dict().items() if (tensor != before[name]).any()}
+    assert moved and all(name.endswith((".up", ".down")) for name in moved)
+    assert not any(run.needs_reference for run in training.real_model(real, range(2)))
+    assert {run.method for run in training.real_model(real, range(2))} > {"all", "matched"}
+
+
 @pytest.mark.parametrize(
     "text", ["best", "uniform:keep=farthest", "uniform:learnable", "cluster_balanced:keep=middle"]
 )
