@@ -136,6 +136,7 @@ class SetRows(Dataset[dict[str, torch.Tensor]]):
 
     def _shard(self, worker: int) -> ShardRows:
         if worker not in self._open:
+            self.shards.check_unchanged(worker)
             rows = ShardRows(self.shards.paths[worker])
             if len(rows) != self.shards.rows_per_worker:
                 raise ShardError(

@@ -43,6 +43,8 @@ class Seen:
         Ranks of the process group, where there is one.
     epoch, begin : int
         Where the loader begins: an epoch, and a micro-batch of it.
+    objective : str or None
+        What its collator makes weights for, where that tells.
     """
 
     batches: Batches | None
@@ -52,6 +54,16 @@ class Seen:
     world_size: int | None = None
     epoch: int = 0
     begin: int = 0
+    objective: str | None = None
+
+
+def other_objective(collated: str | None, planned: str) -> str:
+    """Say that weights are made for another loss than the plan's."""
+    return (
+        f'the collator makes weights for objective="{collated}", the plan is for "{planned}": each '
+        f'row would count otherwise than it was curated for; use WeightCollator(..., "{planned}"), '
+        f'or give the plan, too, objective="{collated}"'
+    )
 
 
 def diagnose(seen: Seen, plan: Plan, rank: int) -> str | None:
@@ -61,6 +73,8 @@ def diagnose(seen: Seen, plan: Plan, rank: int) -> str | None:
             f"the process group has world_size={seen.world_size}, must equal the plan's "
             f"{plan.world_size}; make the plan with world_size={seen.world_size}"
         )
+    if seen.objective not in (None, plan.objective):
+        return other_objective(seen.objective, plan.objective)
     if seen.sequences is not None and seen.sequences > plan.micro_batch:
         return (
             f"a batch holds {seen.sequences} sequences, must be the plan's micro_batch="

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from evenshard.dataset import SetRows
+from evenshard.diagnosis import other_objective
 from evenshard.plan import Plan
 from evenshard.sampler import ShardSampler
-from evenshard.shards import StrPath
+from evenshard.shards import ShardError, StrPath
 from evenshard.shardset import ShardSet
 
 try:
@@ -45,6 +46,9 @@ class ShardLoader(DataLoader[Any]):
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
     ) -> None:
+        collated = getattr(collate, "objective", sampler.plan.objective)
+        if collated != sampler.plan.objective:
+            raise ShardError(other_objective(collated, sampler.plan.objective))
         rows = SetRows(sampler.plan.shards)
         rows.open(sampler.plan.workers_of(sampler.rank))  # once, for all workers that are forked
         super().__init__(
@@ -110,7 +114,8 @@ def make_loader(
     Raises
     ------
     ShardError
-        If the folder is not whole, or cannot be trained by so many ranks.
+        If the folder is not whole, cannot be trained by so many ranks, or the collator is a
+        WeightCollator for another objective.
     """
     shards = dir if isinstance(dir, ShardSet) else ShardSet(dir)
     plan = Plan(shards, world_size, micro_batch, seed, objective)

@@ -122,6 +122,12 @@ class Plan:
         whole = self.rows_per_rank * self.world_size == self.rows_per_step
         return not whole or self.shards.num_steps % self.steps_merged != 0
 
+    @property
+    def padding_share(self) -> float:
+        """Share of the places of an epoch that no row has: passes that teach nothing."""
+        places = self.num_steps * self.rows_per_rank * self.world_size
+        return 1 - self.shards.num_rows / places
+
     def rows_in_step(self, step: int) -> int:
         """Count the real rows of a step over all ranks, D of the objective "sample".
 
@@ -258,9 +264,10 @@ class Plan:
     @property
     def agreed(self) -> str:
         """What to say once every rank was found to follow it."""
+        padding = f", {self.padding_share:.0%} of the places padding" if self.pads else ""
         return (
             f"{self.world_size} ranks agree with the plan: {self.num_steps} steps of "
-            f"{self.rows_per_step} rows an epoch"
+            f"{self.rows_in_step(0)} rows an epoch{padding}"
         )
 
     def _check_step(self, step: int, most: int) -> None:

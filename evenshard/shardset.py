@@ -50,6 +50,7 @@ class ShardSet:
             raise ShardError(f"{self.folder} was altered: {problem}; copy the folder again")
         find_shard(self.folder, 0)  # refuses a folder that mixes sets
         self.paths = [self._find(worker) for worker in range(self.world_size)]
+        self._stamps = [_stamp(path) for path in self.paths]
         self._columns: dict[tuple[int, str], npt.NDArray[Any]] = {}
         if check_hashes:
             self._check_hashes()
@@ -95,6 +96,22 @@ class ShardSet:
         hashes = "".join(worker["sha256"] for worker in self.manifest["workers"])
         return hashlib.sha256(hashes.encode()).hexdigest()[:16]
 
+    def check_unchanged(self, worker: int) -> None:
+        """Look at a shard's file before it is read late, perhaps hours after the first ones.
+
+        Raises
+        ------
+        ShardError
+            If another set has taken the folder's place: its rows would be mixed with this one's.
+        """
+        try:
+            stamp = _stamp(self.paths[worker])
+        except OSError as error:
+            raise ShardError(f"{self.paths[worker]} is gone ({error}); copy it again") from error
+        if stamp != self._stamps[worker]:
+            _same_set(type(self)(self.folder), self.fingerprint)
+            self._stamps[worker] = stamp
+
     @property
     def cluster(self) -> npt.NDArray[np.int32]:
         """Cluster of every row, of shape (world_size, rows_per_worker)."""
@@ -124,6 +141,7 @@ class ShardSet:
         """Read one column of numbers of one shard, of shape (rows_per_worker,)."""
         if (worker, name) not in self._columns:
             path = self.paths[worker]
+            self.check_unchanged(worker)
             try:
                 with pq.ParquetFile(path) as file:
                     column = file.read(columns=[name])[name].to_numpy()
@@ -160,8 +178,8 @@ class ShardSet:
             ids[mine] = self.shard_column(worker, "row_id")[positions]
         return ids
 
-    def __reduce__(self) -> tuple[type["ShardSet"], tuple[Path]]:
-        return type(self), (self.folder,)
+    def __reduce__(self) -> tuple[Any, tuple[type["ShardSet"], Path, str]]:
+        return _reopen, (type(self), self.folder, self.fingerprint)
 
     def _find(self, worker: int) -> Path:
         path = self.folder / shard_name(worker, self.world_size)
@@ -188,3 +206,24 @@ class ShardSet:
                     f"{path} has sha256={found[:12]}..., its manifest says "
                     f"{worker['sha256'][:12]}...: it is another file; copy the folder again"
                 )
+
+
+def _reopen(kind: type[ShardSet], folder: Path, fingerprint: str) -> ShardSet:
+    """Open a folder in another process, where it must be the set that it was."""
+    return _same_set(kind(folder), fingerprint)
+
+
+def _same_set(found: ShardSet, fingerprint: str) -> ShardSet:
+    if found.fingerprint != fingerprint:
+        raise ShardError(
+            f"{found.folder} was replaced while it was in use: it holds the set with fingerprint="
+            f"{found.fingerprint}, the job began with {fingerprint}; curate into another folder, "
+            f"or start the job anew"
+        )
+    return found
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Give what changes when a file is written anew: its time and size."""
+    facts = path.stat()
+    return facts.st_mtime_ns, facts.st_size

@@ -9,7 +9,9 @@ is raised on each and none waits for another.
 Longer than other files, since each kind of loader is looked at in its own way.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -22,6 +24,9 @@ from evenshard.diagnosis import diagnose as diagnose
 from evenshard.plan import Plan
 from evenshard.shards import ShardError
 
+log = logging.getLogger(__name__)
+
+MUCH_PADDING = 0.25
 STEPS_LOOKED_AT = 2  # where only the batches themselves tell the row ids
 
 
@@ -30,6 +35,7 @@ class Report(NamedTuple):
 
     num_batches: int | None
     fault: str | None
+    job: Mapping[str, int | str] = {}  # what decides the order, as this rank has it
 
 
 def check_start(
@@ -68,8 +74,8 @@ def check_start(
     Raises
     ------
     ShardError
-        On all ranks alike, if any of them would train on other rows, drop weights, or have
-        another number of batches.
+        On all ranks alike, if any of them would train on other rows, drop weights, have another
+        number of batches, or read another set than the others.
     """
     world_size = group_size(group)
     failure: Exception | None = None
@@ -82,13 +88,21 @@ def check_start(
             start=start,
             whole_epoch=whole_epoch,
         )
-        report = Report(seen.num_batches, diagnose(seen, plan, rank))
+        report = Report(
+            seen.num_batches, diagnose(seen, plan, rank), _job(plan, seen.epoch, seen.begin)
+        )
     except Exception as error:  # the other ranks wait for this one's report
         failure = error
         report = Report(None, f"{type(error).__name__}: {error}")
     fault = find_faults(gather(report, group))
     if fault is not None:
         raise ShardError(f"training would not follow the plan. {fault}") from failure
+    if rank == 0 and plan.padding_share > MUCH_PADDING:
+        log.warning(
+            "%.0f%% of what the ranks pass is padding: %d ranks with micro-batches of %d take %d "
+            "rows a step apart badly; a smaller micro-batch, or another number of ranks, fits",
+            *(100 * plan.padding_share, plan.world_size, plan.micro_batch, plan.rows_in_step(0)),
+        )
 
 
 def find_faults(reports: Sequence[Report]) -> str | None:
@@ -99,15 +113,49 @@ def find_faults(reports: Sequence[Report]) -> str | None:
             ranks.setdefault(report.fault, []).append(rank)
     parts = []
     for fault, who in ranks.items():
-        names = ", ".join(map(str, who[:8])) + (", ..." if len(who) > 8 else "")
-        parts.append(f"{'ranks' if len(who) > 1 else 'rank'} {names}: {fault}")
+        parts.append(f"{_names(who)}: {fault}")
     counts = [report.num_batches for report in reports if report.num_batches is not None]
     if len(set(counts)) > 1:
         parts.append(
             f"ranks have different numbers of batches, {counts}: the ones with fewer would leave "
             f"the others waiting; give each rank a whole shard (`evenshard verify` on the folder)"
         )
+    parts += _disagreements(reports)
     return "; ".join(parts) or None
+
+
+def _job(plan: Plan, epoch: int, begin: int) -> dict[str, int | str]:
+    """Name what decides which rows a rank gets, so that ranks can compare it."""
+    return {
+        "fingerprint": plan.shards.fingerprint,
+        "seed": plan.seed,
+        "objective": plan.objective,
+        "world_size": plan.world_size,
+        "micro_batch": plan.micro_batch,
+        "epoch": epoch,
+        "micro_batches done": begin,
+    }
+
+
+def _disagreements(reports: Sequence[Report]) -> list[str]:
+    """Say what the ranks' plans differ in: each could follow its own, and miss rows together."""
+    told = []
+    for name in dict.fromkeys(name for report in reports for name in report.job):
+        ranks: dict[int | str, list[int]] = {}
+        for rank, report in enumerate(reports):
+            if name in report.job:
+                ranks.setdefault(report.job[name], []).append(rank)
+        if len(ranks) > 1:
+            values = ", ".join(f"{value} on {_names(who)}" for value, who in ranks.items())
+            what = "folder, copied whole" if name == "fingerprint" else name
+            told.append(f"ranks have different plans, {name}={values}: give all the same {what}")
+    return told
+
+
+def _names(ranks: Sequence[int]) -> str:
+    """List ranks, the first eight of them."""
+    names = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {names}"
 
 
 def look(
@@ -140,7 +188,8 @@ def look(
             "prepare_data_loader(loader, num_processes=1, process_index=0)"
         )
     elif _is_map_style(loader):
-        return _look_at_indices(loader, most, world_size, epoch, begin)
+        seen = _look_at_indices(loader, most, world_size, epoch, begin)
+        return replace(seen, objective=collated_objective(loader))
     else:
         if whole_epoch:  # and one batch more, for it may not end
             most = plan.num_steps * plan.accumulation - begin + 1
@@ -156,7 +205,14 @@ def look(
         world_size,
         epoch,
         begin,
+        collated_objective(loader),
     )
+
+
+def collated_objective(loader: Any) -> str | None:
+    """Say for which objective a loader's collator makes weights, where it tells."""
+    found = getattr(getattr(loader, "collate_fn", None), "objective", None)
+    return found if isinstance(found, str) else None
 
 
 def _is_map_style(loader: Any) -> bool:

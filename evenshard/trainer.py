@@ -13,6 +13,7 @@ would undo the plan is looked for.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +21,13 @@ from accelerate.data_loader import prepare_data_loader  # type: ignore[import-un
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding, default_data_collator
+from transformers.trainer_utils import get_last_checkpoint
 
 from evenshard.collate import Collator, PadCollator, WeightCollator
 from evenshard.dataset import SetRows
 from evenshard.loss import step_denominator, weighted_loss
 from evenshard.plan import Plan
+from evenshard.resume import KeepOrder, check_resume
 from evenshard.sampler import ShardSampler
 from evenshard.shards import ShardError, StrPath
 from evenshard.shardset import ShardSet
@@ -70,6 +73,7 @@ optimizer_cls_and_kwargs, preprocess_logits_for_metrics
     loss_is_scaled_for_ga = True  # read by Trainer: the loss is not divided by A again
 
     accelerator: Any
+    add_callback: Any
     args: Any
     current_gradient_accumulation_steps: int
     data_collator: Any
@@ -132,6 +136,19 @@ optimizer_cls_and_kwargs, preprocess_logits_for_metrics
         self.train_dataset = rows
         self.last_row_ids = torch.empty(0, dtype=torch.int64)
         self.plan = _make_plan(self.shards, self.args, self.accelerator.num_processes, objective)
+        self.add_callback(KeepOrder(self.plan))
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Train as the trainer does; a checkpoint whose steps are other rows is refused."""
+        checkpoint = resume_from_checkpoint
+        if checkpoint is True:
+            checkpoint = get_last_checkpoint(self.args.output_dir)
+        if checkpoint:
+            check_resume(Path(checkpoint), self.plan, self.args.gradient_accumulation_steps)
+        stock: Any = super()
+        return stock.train(resume_from_checkpoint, *args, **kwargs)
 
     def get_train_dataloader(self) -> "DataLoader[Any]":
         """Make this rank's loader, which nothing shards again, and check all ranks' against it."""

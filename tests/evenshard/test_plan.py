@@ -343,3 +343,13 @@ def test_a_rank_reads_its_own_shards_alone(sets: list[ShardSet]) -> None:
 def test_a_plan_says_what_ranks_agreed_on(four: ShardSet) -> None:
     # Four shards of four rows; two ranks take two rows of each step.
     assert Plan(four, 2).agreed == "2 ranks agree with the plan: 4 steps of 4 rows an epoch"
+    # Three ranks take 2, 1 and 1 of the 4 rows of a step, in places for 6.
+    padded = Plan(four, 3, 2)
+    assert padded.padding_share == pytest.approx(1 / 3)
+    assert padded.agreed == (
+        "3 ranks agree with the plan: 4 steps of 4 rows an epoch, 33% of the places padding"
+    )
+    # 32 ranks would merge 8 steps; there are 4, so the 16 rows meet in one step.
+    assert Plan(four, 32).agreed == (
+        "32 ranks agree with the plan: 1 steps of 16 rows an epoch, 50% of the places padding"
+    )

@@ -1,5 +1,6 @@
 """A ShardSet is whole, of one set and as its manifest says, or it is refused."""
 
+import os
 import pickle
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evenshard import ShardError, ShardSet
+from evenshard import Plan, ShardError, ShardSet
 from tests.conftest import ROOT
 from tests.evenshard import folders
 
@@ -101,6 +102,27 @@ def test_fewer_rows_than_stated(tmp_path: Path) -> None:
     folders.store_table(tmp_path, 1, folders.load_table(tmp_path, 1).slice(0, 11))
     with pytest.raises(ShardError, match="has 11 rows, its manifest says 12"):
         _ = ShardSet(tmp_path).cluster
+
+
+def test_a_set_that_is_replaced_under_a_job_is_never_mixed_in(tmp_path: Path) -> None:
+    folders.write_set(tmp_path, seed=0)
+    shards = ShardSet(tmp_path)
+    kept, first = pickle.dumps(shards), shards.row_id
+    manifest = shards.manifest
+    for path in shards.paths:  # copied again: the same bytes at another time
+        os.utime(path, ns=(1, 1))
+    assert pickle.loads(kept).fingerprint == shards.fingerprint
+    assert shards.shard_column(0, "weight").size == 12
+    folders.write_set(tmp_path, seed=1)
+    assert folders.load_manifest(tmp_path) != manifest
+    assert (shards.row_id == first).all()  # what was read stays
+    message = f"was replaced while it was in use: .*the job began with {shards.fingerprint}"
+    with pytest.raises(ShardError, match=message):
+        list(Plan(shards).batches(1, 0))  # reads clusters and lengths now
+    with pytest.raises(ShardError, match=message):
+        shards.shard_column(1, "cluster")
+    with pytest.raises(ShardError, match=message):
+        pickle.loads(kept)
 
 
 def test_sets_and_plans_need_no_torch(tmp_path: Path) -> None:

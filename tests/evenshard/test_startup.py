@@ -19,7 +19,17 @@ from torch.utils.data import (
     Subset,
 )
 
-from evenshard import Plan, SetRows, ShardError, ShardSet, check_start, load_shard, make_loader
+from evenshard import (
+    PadCollator,
+    Plan,
+    SetRows,
+    ShardError,
+    ShardSet,
+    WeightCollator,
+    check_start,
+    load_shard,
+    make_loader,
+)
 from evenshard.startup import Report, Seen, diagnose, find_faults, look
 from tests.evenshard import folders
 from tests.evenshard.ranks import RankError, run_ranks
@@ -317,6 +327,56 @@ def test_world_sizes_and_reports(shards: ShardSet) -> None:
     uneven = str(find_faults([Report(8, None), Report(5, None)]))
     assert "ranks have different numbers of batches, [8, 5]" in uneven
     assert find_faults([Report(8, "a"), Report(8, None), Report(8, "a")]) == "ranks 0, 2: a"
+
+
+def test_ranks_that_follow_different_plans() -> None:
+    job: dict[str, int | str] = {"fingerprint": "aa", "seed": 0, "epoch": 0}
+    same = [Report(8, None, job), Report(8, None, dict(job))]
+    assert find_faults(same) is None
+    stale = str(find_faults([*same, Report(8, None, {**job, "fingerprint": "bb"})]))
+    assert "different plans, fingerprint=aa on ranks 0, 1, bb on rank 2" in stale
+    assert "give all the same folder, copied whole" in stale
+    late = str(find_faults([Report(8, None, {**job, "epoch": 1}), *same]))
+    assert "epoch=1 on rank 0, 0 on ranks 1, 2: give all the same epoch" in late
+    # A rank that failed has no plan to compare.
+    assert find_faults([Report(None, "boo"), *same]) == "rank 0: boo"
+
+
+def test_a_collator_for_another_objective(shards: ShardSet) -> None:
+    token = WeightCollator(PadCollator(0), "token", keep_row_ids=True)
+    with pytest.raises(ShardError, match=r'objective="token", the plan is for "sample"'):
+        make_loader(shards, 0, 2, collate=token)
+    loader = make_loader(shards, 0, 2, collate=token, objective="token")
+    assert fault(loader, loader.plan, 0) is None
+    text = str(fault(loader, Plan(shards), 0))
+    assert 'use WeightCollator(..., "sample")' in text
+    prepared = cut(make_loader(shards, 0, 2, collate=token, objective="token"), 0, 1)
+    assert 'objective="token"' in str(fault(prepared, Plan(shards), 0))
+
+
+def test_much_padding_is_told(shards: ShardSet, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING"):
+        loader = make_loader(shards, 0, 1, collate=collate)
+        check_start(loader, loader.plan, 0)
+        assert not caplog.records
+        loader = make_loader(shards, 0, 3, collate=collate, micro_batch=8)
+        check_start(loader, loader.plan, 0)
+    assert "67% of what the ranks pass is padding: 3 ranks with micro-batches of 8" in caplog.text
+
+
+def stale_folder(rank: int, world_size: int, paths: list[Path]) -> str:
+    loader = make_loader(paths[rank], rank, world_size, collate=collate)
+    try:
+        check_start(loader, loader.plan, rank)
+    except ShardError as error:
+        return str(error)
+    return ""
+
+
+def test_a_rank_with_another_set(folder: Path, tmp_path: Path) -> None:
+    folders.write_set(tmp_path / "other", kept=(20, 8, 4), seed=7)
+    messages = run_ranks(stale_folder, 2, [folder, tmp_path / "other"])
+    assert messages[0] == messages[1] and "ranks have different plans, fingerprint=" in messages[0]
 
 
 def on_two_ranks(rank: int, world_size: int, folder: Path) -> list[str]:

@@ -4,6 +4,7 @@ Parameters stay constant (learning rate 0), so that each step's gradient can be 
 explicit weighted sum over the rows of the plan, row by row in float64 by one process.
 """
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +19,12 @@ pytest.importorskip("accelerate")
 from evenshard.collate import PadCollator, WeightCollator  # noqa: E402
 from evenshard.dataset import SetRows  # noqa: E402
 from evenshard.loss import make_loss, step_denominator, token_losses, weighted_loss  # noqa: E402
+from evenshard.plan import Plan  # noqa: E402
+from evenshard.resume import ORDER_NAME, check_resume, order_of  # noqa: E402
 from evenshard.sampler import ShardSampler  # noqa: E402
 from evenshard.shards import ShardError  # noqa: E402
+from evenshard.shardset import ShardSet  # noqa: E402
+from tests.evenshard.folders import write_set  # noqa: E402
 from tests.evenshard.ranks import run_ranks  # noqa: E402
 from tests.evenshard.tiny_training import (  # noqa: E402
     PAD,
@@ -389,6 +394,55 @@ def test_a_restart_goes_on_with_the_same_rows(tmp_path: Path, model_folder: Path
             assert whole == ids_of(plan, rank)
             assert rest == whole[4 * plan.rows_per_rank :]
             assert rest_sum == pytest.approx(whole_sum, rel=1e-12)
+
+
+def checkpoint_of(folder: Path, out: Path, model_folder: Path, **changed: Any) -> Any:
+    """Make a trainer of one rank that saves after two steps."""
+    stated = {"save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": 4}
+    args = training_arguments(out, max_steps=2, **{**stated, **changed})
+    return mixed_trainer("hf", folder, load_model(model_folder), args)
+
+
+def test_a_checkpoint_of_other_rows_is_refused(
+    tmp_path: Path, model_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, checkpoint = tmp_path / "out", tmp_path / "out" / "checkpoint-2"
+    folder, other = tmp_path / "set", tmp_path / "other"
+    for path, seed in ((folder, 0), (other, 1)):
+        write_uneven_set(path, seed=seed)  # 3 steps of 8 rows
+    trainer = checkpoint_of(folder, out, model_folder)
+    trainer.train()
+    assert json.loads((checkpoint / ORDER_NAME).read_text())["set_steps"] == 1
+    with pytest.raises(ShardError, match="was trained on the set with fingerprint="):
+        checkpoint_of(other, out, model_folder).train(resume_from_checkpoint=True)
+    twice = checkpoint_of(folder, out, model_folder, gradient_accumulation_steps=8)
+    with pytest.raises(ShardError, match="set gradient_accumulation_steps=4"):
+        twice.train(resume_from_checkpoint=str(checkpoint))
+    # The same steps in other micro-batches: what Trainer skips is what was trained.
+    same = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
+    assert checkpoint_of(folder, out, model_folder, **same).train(str(checkpoint)) is not None
+    (checkpoint / ORDER_NAME).unlink()
+    with caplog.at_level("WARNING"):
+        trainer.train(resume_from_checkpoint=str(checkpoint))
+    assert "has no evenshard.json" in caplog.text
+
+
+def test_a_checkpoint_on_other_ranks(tmp_path: Path) -> None:
+    write_set(tmp_path / "set", world_size=1, kept=(14, 6, 4))
+    plans = {ranks: Plan(ShardSet(tmp_path / "set"), ranks) for ranks in (1, 2, 3, 4)}
+
+    def resume(ranks: int, accumulation: int, on: int, with_accumulation: int) -> None:
+        order = order_of(plans[ranks], accumulation)
+        (tmp_path / ORDER_NAME).write_text(json.dumps(order))
+        check_resume(tmp_path, plans[on], with_accumulation)
+
+    # Two ranks merge two steps of the set into one.
+    resume(1, 4, 2, 2)
+    resume(2, 2, 1, 4)
+    with pytest.raises(ShardError, match=r"1 steps of the set .*\(1 ranks.*resume on 1 ranks"):
+        resume(1, 2, 2, 2)
+    with pytest.raises(ShardError, match="set gradient_accumulation_steps=8"):
+        resume(4, 2, 1, 2)
 
 
 def evaluated(
