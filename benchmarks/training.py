@@ -239,7 +239,7 @@ def main(arguments: Sequence[str]) -> int:
         perform_all(tuning(regime), LINES, processes=args.processes)
     regime = tuned(regime, read_lines(LINES))
     if not args.report:
-        runs = [*saturation(regime), *runs_of(args, regime)]
+        runs = [*runs_of(args, regime), *saturation(regime)]
         perform_all(runs, LINES, processes=args.processes)
     command = "make bench-training"
     if args.regime != "training":

@@ -46,6 +46,8 @@ class Summary:
         Held-out losses at the end.
     share : Mean
         Of the gain of all rows, (start - loss) / (start - loss of all rows), by seed.
+    excess : Mean
+        loss / (loss of all rows) - 1, by seed.
     beside_uniform : Mean or None
         Loss less that of `uniform` at this budget and seed; None where there is no pair.
     gradient_error : float
@@ -56,6 +58,8 @@ class Summary:
         What the selection cost.
     trained_tokens, trained_seconds : float
         Of the whole run.
+    saved : (share of tokens, share of seconds)
+        Of the whole run of all rows that this whole run did without, its selection counted.
     to_target : dict of str to (tokens, seconds, share of tokens saved, share of seconds saved)
         Until the target was reached, with the selection, beside all rows until the same target;
         None where a seed did not reach it.
@@ -66,6 +70,7 @@ class Summary:
     loss: Mean
     macro: Mean
     share: Mean
+    excess: Mean
     beside_uniform: Mean | None
     gradient_error: float
     rows: float
@@ -74,7 +79,12 @@ class Summary:
     selection_seconds: float
     trained_tokens: float
     trained_seconds: float
+    saved: tuple[float, float]
     to_target: dict[str, tuple[float, float, float, float] | None]
+
+    def ends_like_all(self, share: float) -> bool:
+        """Whether a selection's runs end at most so far above the loss of all rows."""
+        return self.method != "all" and self.excess.value <= share
 
 
 def summarise(lines: Sequence[Line]) -> list[Summary]:
@@ -109,6 +119,7 @@ def _summary(
         Mean.of([final(line) for line in group]),
         Mean.of([final(line, "macro") for line in group]),
         Mean.of([share_of_gain(line, one) for line, one in zip(group, whole, strict=True)]),
+        Mean.of([final(line) / final(one) - 1 for line, one in zip(group, whole, strict=True)]),
         Mean.of(pairs) if pairs and not is_uniform else None,
         float(np.mean([one["gradient_error_judge"] for one in chosen])),
         float(np.mean([one["rows"] for one in chosen])),
@@ -117,8 +128,19 @@ def _summary(
         float(np.mean([one["seconds"] for one in chosen])),
         float(np.mean([line["tokens"] for line in group])),
         float(np.mean([line["seconds"] for line in group])),
+        _saved(group, whole),
         {target: _to_target(group, whole, target) for target in TARGETS},
     )
+
+
+def _saved(group: Sequence[Line], whole: Sequence[Line]) -> tuple[float, float]:
+    """Give the mean shares of the tokens and seconds of all rows' runs that a group did without."""
+    found = [
+        1 - np.divide(curve(line)[-1], curve(one)[-1])
+        for line, one in zip(group, whole, strict=True)
+    ]
+    tokens, seconds, _ = np.mean(found, axis=0)
+    return float(tokens), float(seconds)
 
 
 def final(line: Line, loss: str = "plain") -> float:

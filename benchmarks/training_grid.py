@@ -96,11 +96,15 @@ def first_stage(regime: Regime, seeds: Sequence[int] = (0, 1)) -> list[Run]:
 
 
 def real_model(regime: Regime, seeds: Sequence[int]) -> list[Run]:
-    """Give the baselines, the paper and the two that led with the small model, at two budgets."""
-    methods = [STOPPED, "uniform", "matched", "stratified", PAPER]
-    runs = [(ALL, "100%")]
-    runs += [(method, budget) for budget in BUDGETS[:2] for method in methods]
-    return [Run(method, budget, seed, regime) for seed in seeds for method, budget in runs]
+    """Give the baselines, the paper and what led with the small model, budget by budget."""
+    methods = [STOPPED, "uniform", "matched", PAPER]
+    whole = [Run(ALL, "100%", seed, regime) for seed in seeds]
+    return whole + [
+        Run(method, budget, seed, regime)
+        for budget in BUDGETS[:2]
+        for seed in seeds
+        for method in methods
+    ]
 
 
 def second_stage(regime: Regime, seeds: Sequence[int] = range(5)) -> list[Run]:

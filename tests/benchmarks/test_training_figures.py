@@ -79,6 +79,24 @@ def test_a_selection_is_paid_for_before_the_first_step() -> None:
     assert seconds == pytest.approx(20 + 0.95 * 100)
     assert saved_tokens == pytest.approx(1 - 575 / 875)
     assert saved_seconds == pytest.approx(1 - 115 / 175)
+    # The whole run: 1100 of 1000 tokens, 220 of 200 seconds.
+    assert summary.saved == (pytest.approx(-0.1), pytest.approx(-0.1))
+
+
+def test_whole_runs_that_end_as_low_as_all_rows_do() -> None:
+    half = line("matched", [4.2, 4.1, 4.03], selection=5)
+    half = {**half, "tokens": 500, "seconds": 100.0, "points": half["points"][:1]}
+    half["points"][0] |= {"plain": 4.03}
+    short = {**line("uniform", [4.5, 4.3, 4.05]), "tokens": 500}
+    [_, found, other] = summarise([WHOLE, half, short])
+    assert found.excess.value == pytest.approx(0.0075) and found.ends_like_all(0.01)
+    assert other.excess.value == pytest.approx(0.0125) and not other.ends_like_all(0.01)
+    # 10 tokens and 20 seconds of selection, 500 and 100 of training; all rows take 1000 and 200.
+    assert found.saved == (pytest.approx(0.49), pytest.approx(0.4))
+    told = training_report.headline([found, other])
+    assert "`matched` at 30% saves 40% of the seconds (49% of the tokens)" in told
+    assert "uniform" not in told and "69.6%" in told
+    assert "there are none" in training_report.headline([other])
 
 
 def test_means_are_paired_by_seed() -> None:
