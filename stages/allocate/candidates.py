@@ -89,6 +89,9 @@ class Candidates:
         return rng.random(int(self.row_ids.max()) + 1)[self.row_ids]
 
 
+TRIED = "tried"  # see Budget.on_empty_quota
+
+
 @dataclass(frozen=True)
 class Budget:
     """How much a selector keeps.
@@ -99,7 +102,7 @@ class Budget:
         Exactly so many distinct rows, a whole number of steps.
     on_empty_quota : str
         What happens to a cluster that would keep no row: its mass goes to the nearest kept
-        cluster (merge), or the run stops (error).
+        cluster (merge; TRIED, too, but without a word), or the run stops (error).
     """
 
     num_rows: int

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.allocate.budget import Asked, StepShape, asked_rows, whole_steps
-from stages.allocate.candidates import Budget, Candidates, IntArray, Selector
+from stages.allocate.candidates import TRIED, Budget, Candidates, IntArray, Selector
 from stages.allocate.quota import equal_rows
 from stages.allocate.weights import first_few
 from stages.contract.errors import DataError
@@ -69,15 +69,17 @@ def choose(
         If the budget buys not one step.
     """
 
-    def select(num_rows: int) -> Selection:
-        budget = Budget(num_rows, on_empty_quota)
+    def select(num_rows: int, on_empty: str = on_empty_quota) -> Selection:
+        budget = Budget(num_rows, on_empty)
         rng = np.random.default_rng([seed, SELECT_STREAM])
         rows, weights = selector.select(candidates, budget, rng)
         return checked(Selection(rows, weights), num_rows)
 
     if asked.kind == "tokens":
         whole_steps(step.rows, asked, step, candidates.num_rows)
-        return fit_tokens(select, asked, step, candidates)
+        # What is only tried on the way may leave clusters empty; what is kept is held to it.
+        tried = fit_tokens(lambda rows: select(rows, TRIED), asked, step, candidates)
+        return select(tried.rows.size)
     if asked.kind == "ratio" and selector.ratio_of == "smallest_cluster":
         sizes = candidates.sizes()
         rows = equal_rows(sizes, asked.amount, step.num_workers, step.rows_per_worker)

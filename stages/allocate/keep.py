@@ -16,7 +16,7 @@ def keep_rows(
     quota: int,
     *,
     distances: npt.NDArray[np.float32],
-    norms: npt.NDArray[np.float32],
+    norms: npt.NDArray[np.float32] | None,
     embeddings: npt.NDArray[np.float32] | None,
     draws: npt.NDArray[np.float64],
 ) -> IntArray:
@@ -29,8 +29,10 @@ def keep_rows(
         random, largest_norm (of the raw embedding), kcenter (greedy farthest-first cover).
     quota : int
         At most the number of rows.
-    distances, norms : ndarray of shape (num_rows,), float32
-        Of each row of the cluster.
+    distances : ndarray of shape (num_rows,), float32
+        Of each row of the cluster to its centre.
+    norms : ndarray of shape (num_rows,), float32, or None
+        Of each row's raw embedding; only `largest_norm` reads them.
     embeddings : ndarray of shape (num_rows, dim), float32, or None
         Prepared embeddings; only `kcenter` reads them.
     draws : ndarray of shape (num_rows,)
@@ -55,6 +57,7 @@ def keep_rows(
     elif rule == "random":
         chosen = np.lexsort((rows, draws))[:quota]
     elif rule == "largest_norm":
+        assert norms is not None
         chosen = np.lexsort((rows, -norms))[:quota]
     else:
         assert rule == "kcenter" and embeddings is not None, rule

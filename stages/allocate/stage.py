@@ -214,16 +214,19 @@ def balancer(
     settings: AllocateConfig, candidates: Candidates, selection: Selection
 ) -> Callable[[IntArray], IntArray]:
     """Prepare the order of the steps by balancing the kept rows' weighted gradients."""
+    from threadpoolctl import threadpool_limits
+
     rows, weights = selection.rows, selection.weights
     blocks = np.array_split(np.arange(rows.size), -(-rows.size // ROWS_PER_BLOCK))
-    short = [projected(candidates.read_feature(BALANCED, rows[b]), settings.seed) for b in blocks]
+    with threadpool_limits(1):
+        short = [
+            projected(candidates.read_feature(BALANCED, rows[b]), settings.seed) for b in blocks
+        ]
     gradients = np.concatenate(short).astype(np.float64) * weights[:, None]
     gradients -= gradients.mean(axis=0)
     kinds = kinds_of(candidates.cluster[rows], candidates.num_tokens[rows])
 
     def rearrange(steps: IntArray) -> IntArray:
-        from threadpoolctl import threadpool_limits
-
         with threadpool_limits(1):
             found = balanced(steps, kinds, gradients)
         before, after = (prefix_errors(s, gradients).max() for s in (steps, found))

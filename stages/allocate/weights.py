@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from stages.allocate.candidates import Candidates
+from stages.allocate.candidates import TRIED, Candidates
 from stages.contract.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -180,9 +180,10 @@ def shared_mass(
             f"budget to at least {candidates.num_clusters} rows, lower cluster.num_clusters, or "
             f"set allocate.on_empty_quota=merge"
         )
-    log.warning(
-        "allocate: clusters %s keep no row; their mass of %d rows goes to the nearest",
-        first_few(empty),
-        int(mass[empty].sum()),
-    )
+    if on_empty_quota != TRIED:
+        log.warning(
+            "allocate: clusters %s keep no row; their mass of %d rows goes to the nearest",
+            first_few(empty),
+            int(mass[empty].sum()),
+        )
     return merge_empty(quotas, mass, candidates.centers)

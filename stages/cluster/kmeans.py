@@ -73,8 +73,11 @@ def _lloyd(
 ) -> FloatArray:
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
 
-    with warnings.catch_warnings():
+    # Sums depend on the number of threads. The limit reaches only what is loaded, so a caller's
+    # that was set before the import above does not reach scikit-learn.
+    with threadpool_limits(1), warnings.catch_warnings():
         # Duplicates can leave a start with fewer distinct centres; the caller has counted them.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = KMeans(n_clusters=num_clusters, init=init, n_init=n_init, random_state=seed)
@@ -167,5 +170,7 @@ def split_center(sample: FloatArray, *, least: int, n_init: int, seed: int) -> F
         sizes = np.bincount(labels, minlength=2)
         if sizes.min() >= max(1, least):
             return halves
+        if sizes.min() == 0:  # rows that differ by less than a centre's last digit
+            return None
         sample = sample[labels == np.argmax(sizes)]
     return None

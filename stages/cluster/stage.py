@@ -256,4 +256,4 @@ def centers_table(centers: FloatArray, sizes: npt.NDArray[np.int64]) -> pa.Table
     return pa.table([pa.array(numbers), pa.array(sizes), vectors], schema=CENTERS)
 
 
-CLUSTER_STAGE = Stage(name="cluster", version=3, reads=("embed",), identity=identity, run=run)
+CLUSTER_STAGE = Stage(name="cluster", version=4, reads=("embed",), identity=identity, run=run)

@@ -94,7 +94,8 @@ def cached_sha256(path: Path, cache: Path) -> str:
         if len(remembered) == 64:
             return remembered
     digest = file_sha256(path)
-    remember_sha256(path, digest, cache)
+    if _entry(path, cache) == entry:  # else it changed while it was read
+        _note(entry, digest)
     return digest
 
 
@@ -103,11 +104,14 @@ def remember_sha256(path: Path, digest: str, cache: Path) -> None:
 
     A cache that cannot be written, since the disk is full or read-only, costs time and no more.
     """
-    entry = _entry(path, cache)
+    _note(_entry(path, cache), digest)
+
+
+def _note(entry: Path, digest: str) -> None:
     temporary = entry.with_name(f".{entry.name}.{uuid.uuid4().hex}")
     with contextlib.suppress(OSError):
         try:
-            cache.mkdir(parents=True, exist_ok=True)
+            entry.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_text(digest)
             temporary.replace(entry)
         finally:

@@ -172,6 +172,43 @@ def test_no_selector_exceeds_a_budget_of_tokens_or_falls_far_short(
         assert found.rows.size // 2 >= 0.9 * most
 
 
+def test_steps_that_are_only_tried_may_leave_clusters_empty(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """On the way to a budget of tokens few steps are tried; what is kept is held to the setting."""
+    met = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        rows = candidates([12] * 8, seed=seed)
+        lengths = np.maximum(2, rng.pareto(0.6, 96) * 20).astype(np.int64)
+        rows = dataclasses.replace(rows, num_tokens=lengths)
+        budget = f"{rng.integers(lengths.sum() // 20, lengths.sum())}tokens"
+        selector = ClusterBalanced(keep="random")
+        caplog.clear()
+        kept = chosen(selector, budget, rows, step=StepShape(2, 1, 1))
+        empty = np.unique(rows.cluster[kept.rows]).size < 8
+        assert len(caplog.records) == empty  # told once, of what is kept
+        if empty:
+            continue
+        strict = chosen(selector, budget, rows, step=StepShape(2, 1, 1), on_empty_quota="error")
+        assert np.array_equal(strict.rows, kept.rows)
+        met += 1
+    assert met > 10
+
+
+@pytest.mark.parametrize("keep", ["farthest", "random", "kcenter"])
+def test_rows_of_one_norm_are_no_obstacle_to_rules_that_read_none(keep: str) -> None:
+    rows = candidates([20, 20])
+
+    def refuse(name: str) -> np.ndarray:
+        raise DataError(f"{name} does not vary")
+
+    rows = dataclasses.replace(rows, read_signal=refuse)
+    assert chosen(ClusterBalanced(keep=keep), "20rows", rows).rows.size == 20
+    with pytest.raises(DataError, match="embedding_norm"):
+        chosen(ClusterBalanced(keep="largest_norm"), "20rows", rows)
+
+
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_more_tokens_than_there_are_keep_all_whole_steps(selector: str) -> None:
     rows = candidates([20, 30, 41])

@@ -1,5 +1,9 @@
 """K-means' functions of arrays: preparing rows, distances, floors, splits."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +19,7 @@ from stages.cluster.kmeans import (
 )
 from stages.embed.reading import prepare
 from tests.artifacts import SEEDED, blobs
+from tests.conftest import ROOT
 
 
 def rows_of(*values: list[float]) -> np.ndarray:
@@ -115,6 +120,42 @@ def test_a_split_finds_the_two_halves() -> None:
 
 def test_equal_rows_cannot_be_split() -> None:
     assert split_center(np.ones((5, 3), np.float32), least=1, n_init=1, seed=0) is None
+
+
+def test_rows_that_differ_in_their_last_digit_end_a_split() -> None:
+    """Both centres round to the same, one half gets all rows, and 2-means began again for ever."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        rows = np.tile((5 * rng.standard_normal(576)).astype(np.float32), (100, 1))
+        some = rng.random(100) < 0.5
+        rows[some, seed] = np.nextafter(rows[some, seed], np.float32(99))
+        rows = prepare(rows, normalize=True, mean=None)
+        halves = split_center(rows, least=16, n_init=2, seed=0)
+        assert halves is None or len(halves) == 2
+
+
+FIT_ALONE = """
+import hashlib, sys
+import numpy as np
+from threadpoolctl import threadpool_limits
+from stages.cluster.kmeans import fit_centers
+assert "sklearn" not in sys.modules and "torch" not in sys.modules
+rows = np.random.default_rng(0).standard_normal((4000, 64)).astype(np.float32)
+with threadpool_limits(1):  # as the stage sets it, before anything has loaded scikit-learn
+    print(hashlib.sha256(fit_centers(rows, 4, n_init=2, seed=0).tobytes()).hexdigest())
+"""
+
+
+def test_a_fit_is_the_same_whatever_was_loaded_before_and_for_any_number_of_threads() -> None:
+    found = set()
+    for threads in ("1", "2", "4"):
+        environment = {**os.environ, "OMP_NUM_THREADS": threads}
+        done = subprocess.run(
+            [sys.executable, "-c", FIT_ALONE], cwd=ROOT, env=environment, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr
+        found.add(done.stdout)
+    assert len(found) == 1
 
 
 def test_a_split_sets_far_rows_aside() -> None:

@@ -16,6 +16,7 @@ from stages.allocate.stage import AllocateConfig
 from stages.allocate.stage import identity as allocate_identity
 from stages.cluster.stage import ClusterConfig
 from stages.cluster.stage import identity as cluster_identity
+from stages.contract import fingerprint
 from stages.contract.fingerprint import (
     artifact_key,
     cached_sha256,
@@ -196,6 +197,23 @@ def test_a_copy_that_keeps_the_time_of_its_contents_is_hashed_anew(tmp_path: Pat
     path.write_bytes(b"bbbb")
     os.utime(path, ns=(1, 1))
     assert cached_sha256(path, cache) == file_sha256(path) != first
+
+
+def test_a_file_that_changes_while_it_is_hashed_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, cache = tmp_path / "file", tmp_path / "cache"
+    path.write_bytes(b"abc")
+
+    def hash_then_grow(read: Path) -> str:
+        digest = file_sha256(read)
+        read.write_bytes(b"abcdef")
+        return digest
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fingerprint, "file_sha256", hash_then_grow)
+        cached_sha256(path, cache)
+    assert cached_sha256(path, cache) == file_sha256(path)
 
 
 def test_a_broken_entry_of_the_cache_is_made_again(tmp_path: Path) -> None:

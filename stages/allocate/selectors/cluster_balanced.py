@@ -38,7 +38,7 @@ class ClusterBalanced:
         """Choose exactly `budget.num_rows` rows."""
         quotas = water_fill(candidates.sizes(), budget.num_rows)
         mass = shared_mass(candidates, quotas, budget.on_empty_quota)
-        norms = candidates.read_signal("embedding_norm")
+        norms = candidates.read_signal("embedding_norm") if self.keep == "largest_norm" else None
         draws = candidates.draw(rng)
         members = members_of(candidates)
         rows = []
@@ -49,7 +49,7 @@ class ClusterBalanced:
                 self.keep,
                 int(quotas[cluster]),
                 distances=candidates.distance[own],
-                norms=norms[own],
+                norms=None if norms is None else norms[own],
                 embeddings=candidates.read_embeddings(own) if needs_embeddings else None,
                 draws=draws[own],
             )
