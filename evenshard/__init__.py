@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from evenshard.dataset import ShardRows as ShardRows
     from evenshard.loader import ShardLoader as ShardLoader
     from evenshard.loader import make_loader as make_loader
-    from evenshard.loss import make_loss as make_loss
     from evenshard.loss import step_denominator as step_denominator
     from evenshard.loss import weighted_loss as weighted_loss
     from evenshard.loss_check import check_loss as check_loss
     from evenshard.sampler import ShardSampler as ShardSampler
+    from evenshard.stock import make_loss as make_loss
+    from evenshard.stock import set_loss as set_loss
     from evenshard.trainer import WeightedShards as WeightedShards
 
 # Names that need torch (the mixin also transformers), and where they are.
@@ -39,7 +40,8 @@ _ON_USE = {
     "WeightedShards": "evenshard.trainer",
     "check_loss": "evenshard.loss_check",
     "make_loader": "evenshard.loader",
-    "make_loss": "evenshard.loss",
+    "make_loss": "evenshard.stock",
+    "set_loss": "evenshard.stock",
     "step_denominator": "evenshard.loss",
     "weighted_loss": "evenshard.loss",
 }
@@ -63,6 +65,7 @@ __all__ = [
     "load_shard",
     "make_loader",
     "make_loss",
+    "set_loss",
     "step_denominator",
     "verify",
     "weighted_loss",

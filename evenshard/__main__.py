@@ -70,6 +70,8 @@ def _run_verify(arguments: argparse.Namespace) -> int:
     )
     header = ["rank", "file", "rows", "tokens", "clusters", "weight min", "mean", "max"]
     _print_table([header, *(_worker_line(worker) for worker in report.workers)])
+    for note in report.notes:
+        print(f"\nnote: {note}")
     print()
     if not report.problems:
         print(f"all is well: {_summary(report)}")

@@ -118,10 +118,11 @@ class WeightCollator:
         ]
         batch = dict(self.inner(plain))
         places = _find_rows(batch, rows, type(self.inner).__name__)
-        loss_weight = torch.zeros(batch["labels"].numel())
+        # Said everywhere: torch's default may be a half precision, that cannot hold 257 rows.
+        loss_weight = torch.zeros(batch["labels"].numel(), dtype=torch.float32)
         loss_weight[places] = torch.cat(token_weights)
         batch["loss_weight"] = loss_weight.reshape(batch["labels"].shape)
-        batch["loss_denominator"] = torch.tensor(denominator)
+        batch["loss_denominator"] = torch.tensor(denominator, dtype=torch.float32)
         if self.keep_row_ids:
             batch["row_id"] = torch.tensor([row.row_id for row in rows])
         return batch
@@ -141,7 +142,7 @@ class WeightCollator:
             per_token["rank"] = [row.weight / max(1, num_targets) for row in rows]
             denominator = float(bool(real))
         weighed = zip(per_token[self.objective], rows, strict=True)
-        return [row.is_target * weight for weight, row in weighed], denominator
+        return [row.is_target.to(torch.float32) * weight for weight, row in weighed], denominator
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The weighted loss of a micro-batch, for bare loops, for the mixin and for a stock Trainer.
+"""The weighted loss of a micro-batch, for bare loops and for the mixin.
 
 A bare loop on W ranks, with A micro-batches from a WeightCollator in `window`:
 
@@ -14,10 +14,9 @@ that divide a loss by A again (Accelerate, DeepSpeed's engine) multiply it by A.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from evenshard.shards import IGNORED_LABEL, OBJECTIVES, ShardError
+from evenshard.shards import IGNORED_LABEL, ShardError
 
 try:
     import torch
@@ -37,7 +36,8 @@ def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """Give the negative log-likelihood of every label under the logits before it.
 
     Only trained positions are computed, in chunks in float32 (float64 for float64 logits), so
-    that beside the logits and their gradient nothing of their size is held.
+    that beside the logits and their gradient nothing of their size is held. `torch.compile` breaks
+    its graph here, since the labels' values say how many positions there are: fullgraph=True fails.
 
     Parameters
     ----------
@@ -105,95 +105,6 @@ def step_denominator(
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(total, group=group)
     return total
-
-
-@dataclass(frozen=True)
-class StockLoss:
-    """What `make_loss` gives: a `model.loss_function` for a stock `transformers.Trainer`."""
-
-    denominator: float
-
-    def __call__(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        vocab_size: int = 0,
-        num_items_in_batch: Tensor | int | None = None,
-        loss_weight: Tensor | None = None,
-        loss_denominator: Tensor | None = None,
-        row_id: Tensor | None = None,
-        seq_idx: Tensor | None = None,
-        cu_seq_lens_q: Tensor | None = None,
-        cu_seq_lens_k: Tensor | None = None,
-        max_length_q: int = 0,
-        max_length_k: int = 0,
-    ) -> Tensor:
-        """Give the loss: weighted in training, the stock mean over tokens in evaluation.
-
-        The names are those that models pass on from their batch; only the losses' are used.
-        """
-        if not torch.is_grad_enabled():
-            count = (labels[:, 1:] != IGNORED_LABEL).sum()
-            total = token_losses(logits, labels).sum()
-            return total / (count if num_items_in_batch is None else num_items_in_batch)
-        if loss_weight is None or num_items_in_batch is None:
-            lost = "loss_weight" if loss_weight is None else "num_items_in_batch"
-            raise ShardError(
-                f"the loss got no {lost}: wrap the trainer's data_collator in a WeightCollator, "
-                f"set remove_unused_columns=False, and use a model whose forward takes **kwargs"
-            )
-        # The Trainer multiplies by the number of ranks itself.
-        return weighted_loss(
-            logits, labels, loss_weight, denominator=self.denominator, world_size=1
-        )
-
-
-def make_loss(objective: str, args: Any) -> StockLoss:
-    """Make a `model.loss_function` that lets a stock `transformers.Trainer` train by weight.
-
-    The training set must lie in block order, the collator be a WeightCollator of the same
-    objective, and every step be full.
-
-    Parameters
-    ----------
-    objective : {"sample", "rank"}
-        "token" needs a sum over the step that a loss function cannot see.
-    args : transformers.TrainingArguments
-        Those of the trainer: they are checked, and say how many rows a step has.
-
-    Raises
-    ------
-    ShardError
-        If a setting would reorder or drop rows, or scale the loss.
-    """
-    if objective not in OBJECTIVES or objective == "token":
-        raise ShardError(
-            f'objective={objective!r} must be "sample" or "rank" for a stock Trainer; for '
-            f'"token" use the mixin evenshard.trainer.WeightedShards'
-        )
-    if hasattr(args, "packing"):
-        raise ShardError(
-            "SFTTrainer never calls model.loss_function; use the mixin "
-            "evenshard.trainer.WeightedShards"
-        )
-    wanted = {
-        "train_sampling_strategy": "sequential",
-        "remove_unused_columns": False,
-        "label_smoothing_factor": 0.0,
-    }
-    if args.world_size > 1:
-        wanted["average_tokens_across_devices"] = True
-    for name, value in wanted.items():
-        if getattr(args, name) != value:
-            raise ShardError(
-                f"TrainingArguments.{name}={getattr(args, name)!r} must be {value!r}, or rows "
-                f"or their weights are lost"
-            )
-    if args.n_gpu > 1:
-        raise ShardError(f"n_gpu={args.n_gpu} must be <= 1; start one process a GPU with torchrun")
-    micro_batches = args.world_size * args.gradient_accumulation_steps
-    rows = micro_batches * args.per_device_train_batch_size
-    return StockLoss(float(rows if objective == "sample" else micro_batches))
 
 
 class _TokenLosses(torch.autograd.Function):

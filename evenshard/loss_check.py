@@ -8,6 +8,7 @@ word. The gradient of the loss with respect to the logits of one position is a n
 share can be read off and laid beside W * loss_weight / D.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ TOLERANCE = 1e-3  # relative; half precision is looser
 _HALF_TOLERANCE = 3e-2
 _MOST_POSITIONS = 256  # that are looked at; each costs the vocabulary in float32
 _CERTAIN = 1e-6  # |softmax - one-hot|^2 below which a position tells nothing
+_LARGEST = 6  # the power of two to which the largest share is brought where logits are fp16
 
 
 def check_loss(
@@ -90,7 +92,11 @@ def _diagnose(
         return None  # padding
     chosen = torch.linspace(0, rows.numel() - 1, min(rows.numel(), _MOST_POSITIONS)).long()
     rows, columns = rows[chosen.to(rows.device)], columns[chosen.to(rows.device)]
-    found, tells = _shares(loss, logits, labels, rows, columns)
+    # Of fp16 logits W * loss_weight / D is soon under 6e-5, where fp16 loses its digits.
+    power = 0
+    if logits.dtype == torch.float16:
+        power = _LARGEST - math.frexp(float(weight.max()) * world_size / denominator)[1]
+    found, tells = _shares(_slope(loss, logits, power), logits, labels, rows, columns)
     rows, columns, found = rows[tells], columns[tells], found[tells]
     if not found.numel():
         return None
@@ -101,13 +107,24 @@ def _diagnose(
     return _explain(found, expected, weight.double(), is_target, (rows, columns), tolerance)
 
 
+def _slope(loss: Tensor, logits: Tensor, power: int) -> tuple[Tensor, float]:
+    """Give the gradient of the loss times a power of two, and that factor, 1 if it overflows."""
+    power = min(power, 15) if loss.dtype == torch.float16 else power
+    for factor in (2.0**power, 1.0):
+        seed = torch.full_like(loss, factor)
+        [gradient] = torch.autograd.grad(loss, logits, seed, retain_graph=True, allow_unused=True)
+        gradient = torch.zeros_like(logits) if gradient is None else gradient
+        if power == 0 or gradient.isfinite().all():
+            break
+    return gradient, factor
+
+
 def _shares(
-    loss: Tensor, logits: Tensor, labels: Tensor, rows: Tensor, columns: Tensor
+    scaled: tuple[Tensor, float], logits: Tensor, labels: Tensor, rows: Tensor, columns: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Give what the loss gives each token, and whether its position tells; (positions,) both."""
-    [gradient] = torch.autograd.grad(loss, logits, retain_graph=True, allow_unused=True)
-    gradient = torch.zeros_like(logits) if gradient is None else gradient
-    slope = gradient[rows, columns - 1].float()  # (positions, vocabulary)
+    gradient, factor = scaled
+    slope = gradient[rows, columns - 1].float() / factor  # (positions, vocabulary)
     error = logits.detach()[rows, columns - 1].float().softmax(-1)
     error.scatter_add_(-1, labels[rows, columns, None], torch.full_like(error[:, :1], -1.0))
     size = (error * error).sum(-1)

@@ -7,10 +7,7 @@ the accumulation with those that it was saved with. A file beside its own does.
 import json
 import logging
 from pathlib import Path
-from typing import Any, TypedDict, cast
-
-from transformers import TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from typing import TypedDict, cast
 
 from evenshard.plan import Plan
 from evenshard.shards import ShardError
@@ -31,18 +28,10 @@ class TrainedOrder(TypedDict):
     set_steps: int  # steps of the set in one optimizer step
 
 
-class KeepOrder(TrainerCallback):  # type: ignore[misc,unused-ignore]
-    """Writes the order of the plan into each checkpoint."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write the file, on the rank that writes the rest of the checkpoint."""
-        folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-        if args.should_save and folder.is_dir():
-            order = order_of(self.plan, args.gradient_accumulation_steps)
-            (folder / ORDER_NAME).write_text(json.dumps(order, indent=2) + "\n", encoding="utf-8")
+def keep_order(checkpoint: Path, plan: Plan, gradient_accumulation_steps: int) -> None:
+    """Write into a checkpoint which rows its steps were made of."""
+    order = order_of(plan, gradient_accumulation_steps)
+    (checkpoint / ORDER_NAME).write_text(json.dumps(order, indent=2) + "\n", encoding="utf-8")
 
 
 def order_of(plan: Plan, gradient_accumulation_steps: int) -> TrainedOrder:

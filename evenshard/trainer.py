@@ -21,13 +21,13 @@ from accelerate.data_loader import prepare_data_loader  # type: ignore[import-un
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding, default_data_collator
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from evenshard.collate import Collator, PadCollator, WeightCollator
 from evenshard.dataset import SetRows
 from evenshard.loss import step_denominator, weighted_loss
 from evenshard.plan import Plan
-from evenshard.resume import KeepOrder, check_resume
+from evenshard.resume import check_resume, keep_order
 from evenshard.sampler import ShardSampler
 from evenshard.shards import ShardError, StrPath
 from evenshard.shardset import ShardSet
@@ -73,13 +73,13 @@ optimizer_cls_and_kwargs, preprocess_logits_for_metrics
     loss_is_scaled_for_ga = True  # read by Trainer: the loss is not divided by A again
 
     accelerator: Any
-    add_callback: Any
     args: Any
     current_gradient_accumulation_steps: int
     data_collator: Any
     model: Any
     model_accepts_loss_kwargs: bool
     processing_class: Any
+    state: Any
 
     def __init__(
         self,
@@ -136,10 +136,12 @@ optimizer_cls_and_kwargs, preprocess_logits_for_metrics
         self.train_dataset = rows
         self.last_row_ids = torch.empty(0, dtype=torch.int64)
         self.plan = _make_plan(self.shards, self.args, self.accelerator.num_processes, objective)
-        self.add_callback(KeepOrder(self.plan))
 
     def train(
-        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
         """Train as the trainer does; a checkpoint whose steps are other rows is refused."""
         checkpoint = resume_from_checkpoint
@@ -148,7 +150,18 @@ optimizer_cls_and_kwargs, preprocess_logits_for_metrics
         if checkpoint:
             check_resume(Path(checkpoint), self.plan, self.args.gradient_accumulation_steps)
         stock: Any = super()
-        return stock.train(resume_from_checkpoint, *args, **kwargs)
+        return stock.train(
+            resume_from_checkpoint, trial=trial, ignore_keys_for_eval=ignore_keys_for_eval
+        )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save what the trainer saves, and which rows the steps were made of."""
+        stock: Any = super()
+        stock._save_checkpoint(model, trial)
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        folder = Path(stock._get_output_dir(trial=trial)) / name
+        if self.args.should_save and folder.is_dir():  # it keeps a number of the last ones
+            keep_order(folder, self.plan, self.args.gradient_accumulation_steps)
 
     def get_train_dataloader(self) -> "DataLoader[Any]":
         """Make this rank's loader, which nothing shards again, and check all ranks' against it."""

@@ -29,6 +29,7 @@ from evenshard.checks import (
     check_weights,
     row_faults,
 )
+from evenshard.plan import Plan
 from evenshard.shards import (
     MANIFEST,
     REJECTS,
@@ -42,6 +43,7 @@ from evenshard.shards import (
     read_manifest,
     shard_name,
 )
+from evenshard.shardset import ShardSet
 
 BATCH_ROWS = 4096
 CHANGES = "changes.parquet"
@@ -62,11 +64,15 @@ class WorkerFigures:
 
 @dataclass(frozen=True)
 class Report:
-    """All that an examination found; `manifest` is None for a folder that is not evenshard's."""
+    """All that an examination found; `manifest` is None for a folder that is not evenshard's.
+
+    `notes` are no faults: what another reader than evenshard's must know.
+    """
 
     workers: list[WorkerFigures]
     problems: list[Problem]
     manifest: Manifest | None
+    notes: tuple[str, ...] = ()
 
 
 def verify(
@@ -80,7 +86,8 @@ def verify(
         A published folder. One without a manifest is checked for what Parquet files it holds,
         a rank each in order of their names.
     world_size, micro_batch : int, optional
-        A job that the folder is to feed; the ranks that do not fit are named.
+        A job that the folder is to feed. A set with a manifest is asked as a loader asks it, by a
+        `Plan`; of other folders the files that do not fit are named.
 
     Returns
     -------
@@ -113,8 +120,13 @@ def examine(
         workers, problems = _examine_loose(folder, str(error))
         return Report(workers, [*problems, *_misfits(workers, world_size, micro_batch)], None)
     workers, problems = _examine_set(folder, manifest)
-    problems += _misfits(workers, world_size, micro_batch, name=manifest["name"])
-    return Report(workers, problems, manifest)
+    if not problems and (world_size, micro_batch) != (None, None):  # else no loader opens it
+        try:
+            Plan(ShardSet(folder), world_size, micro_batch)
+        except ShardError as error:
+            problems.append(Problem("plan", "set", str(error)))
+    notes = [_note(manifest, world_size)] if world_size not in (None, len(workers)) else []
+    return Report(workers, problems, manifest, tuple(notes))
 
 
 def _examine_loose(folder: Path, reason: str) -> tuple[list[WorkerFigures], list[Problem]]:
@@ -146,22 +158,35 @@ def _misfits(
     workers: Sequence[WorkerFigures],
     world_size: int | None,
     micro_batch: int | None,
-    *,
-    name: str | None = None,
 ) -> Iterator[Problem]:
-    """Name the ranks of a job that the files cannot feed."""
+    """Name the ranks of a job that the files of a folder without a manifest cannot feed."""
     if world_size is not None and world_size != len(workers):
-        remedy = f"; cut it anew with `make reshard NAME={name} WORLD_SIZE={world_size}`"
-        missing = [str(rank) for rank in range(len(workers), world_size)][:8]
-        lost = [str(rank) for rank in range(world_size, len(workers))][:8]
-        who = f"ranks {', '.join(missing)} have no file" if missing else ""
-        who = who or f"the rows of ranks {', '.join(lost)} would not be trained"
+        who = _without_files(len(workers), world_size)
         text = f"world_size={world_size} must equal the {len(workers)} worker files: {who}"
-        yield Problem("world_size", "set", text + (remedy if name else ""))
+        yield Problem("world_size", "set", text)
     for worker in workers:
         if micro_batch is not None and worker.rows and worker.rows % micro_batch:
             text = f"rank {worker.rank} ({worker.rows} rows) is no multiple of {micro_batch=}"
             yield Problem("micro_batch", worker.file, text)
+
+
+def _without_files(num_files: int, world_size: int) -> str:
+    """Say which ranks have no file, or which files no rank, where each reads its own."""
+    missing = [str(rank) for rank in range(num_files, world_size)][:8]
+    lost = [str(rank) for rank in range(world_size, num_files)][:8]
+    who = "ranks" if len(missing or lost) > 1 else "rank"
+    if missing:
+        return f"{who} {', '.join(missing)} {'have' if len(missing) > 1 else 'has'} no file"
+    return f"the rows of {who} {', '.join(lost)} would not be trained"
+
+
+def _note(manifest: Manifest, world_size: int | None) -> str:
+    who = _without_files(manifest["world_size"], world_size or 0)
+    return (
+        f"evenshard's loader lays the {manifest['world_size']} worker files onto "
+        f"world_size={world_size}; for a reader of one file per rank {who}: cut it anew with "
+        f"`make reshard NAME={manifest['name']} WORLD_SIZE={world_size}`"
+    )
 
 
 def _examine_set(folder: Path, manifest: Manifest) -> tuple[list[WorkerFigures], list[Problem]]:

@@ -37,16 +37,19 @@ def train_step(model, window, world_size):
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("shards")
 parser.add_argument("model")
-parser.add_argument("--objective", default="sample", choices=("sample", "token", "rank"))
+parser.add_argument("--objective", choices=("sample", "token", "rank"), help="else the set's")
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--lr", type=float, default=1e-5)
 parser.add_argument("--steps-done", type=int, default=0, help="before a restart")
 args = parser.parse_args()
+args.objective = args.objective or evenshard.ShardSet(args.shards).manifest["weights"]["objective"]
 
 cuda = torch.cuda.is_available()
+if cuda:
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before check_start gathers over NCCL
 dist.init_process_group("nccl" if cuda else "gloo")
 rank, world_size = dist.get_rank(), dist.get_world_size()
-device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+device = torch.device("cuda" if cuda else "cpu")
 model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).to(device)
 collate = evenshard.WeightCollator(evenshard.PadCollator(pad_token_id=0), args.objective)
 # The loader reads this rank's rows in their order: no sampler and no shuffle around it.

@@ -18,12 +18,13 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("shards")
 parser.add_argument("model")
 parser.add_argument("--stage", type=int, default=2, choices=(0, 1, 2))
-parser.add_argument("--objective", default="sample", choices=("sample", "token", "rank"))
+parser.add_argument("--objective", choices=("sample", "token", "rank"), help="else the set's")
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--lr", type=float, default=1e-5)
 parser.add_argument("--steps-done", type=int, default=0, help="before a restart")
 parser.add_argument("--local_rank", type=int, default=0, help="set by the launcher of DeepSpeed")
 args = parser.parse_args()
+args.objective = args.objective or evenshard.ShardSet(args.shards).manifest["weights"]["objective"]
 
 if torch.cuda.is_available():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

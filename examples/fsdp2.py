@@ -17,11 +17,12 @@ import evenshard
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("shards")
 parser.add_argument("model")
-parser.add_argument("--objective", default="sample", choices=("sample", "token", "rank"))
+parser.add_argument("--objective", choices=("sample", "token", "rank"), help="else the set's")
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--lr", type=float, default=1e-5)
 parser.add_argument("--steps-done", type=int, default=0, help="before a restart")
 args = parser.parse_args()
+args.objective = args.objective or evenshard.ShardSet(args.shards).manifest["weights"]["objective"]
 
 cuda = torch.cuda.is_available()
 if cuda:

@@ -21,7 +21,7 @@ from evenshard import ShardSet, WeightedShards
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("shards")
 parser.add_argument("model")
-parser.add_argument("--objective", default="sample", choices=("sample", "token", "rank"))
+parser.add_argument("--objective", default="", choices=("sample", "token", "rank"))
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--max-steps", type=int, default=-1, help="stop after so many")
 parser.add_argument("--lr", type=float, default=1e-5)

@@ -25,7 +25,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("shards")
 parser.add_argument("model")
 parser.add_argument("export")
-parser.add_argument("--objective", default="sample", choices=("sample", "rank"))
+parser.add_argument("--objective", choices=("sample", "rank"), help="else the set's")
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--max-steps", type=int, default=-1, help="stop after so many")
 parser.add_argument("--lr", type=float, default=1e-5)
@@ -48,6 +48,7 @@ class Lines(TrainerCallback):
 
 
 shards = evenshard.ShardSet(args.shards)
+args.objective = args.objective or shards.manifest["weights"]["objective"]
 rows = load_dataset(args.export, split="train")
 arguments = TrainingArguments(
     output_dir=args.output,
@@ -67,7 +68,7 @@ arguments = TrainingArguments(
     report_to=[],
 )
 model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
-model.loss_function = evenshard.make_loss(args.objective, arguments)
+evenshard.set_loss(model, args.objective, arguments)  # proves that it is used
 trainer = Trainer(
     model=model,
     args=arguments,

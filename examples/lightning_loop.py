@@ -90,13 +90,15 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shards")
     parser.add_argument("model")
-    parser.add_argument("--objective", default="sample", choices=("sample", "token", "rank"))
+    parser.add_argument("--objective", choices=("sample", "token", "rank"), help="else the set's")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--lr", type=float, default=1e-5)
     parser.add_argument("--output", default="output")
     parser.add_argument("--save-steps", type=int, default=0)
     parser.add_argument("--resume", default=None, help="a checkpoint of --output")
     args = parser.parse_args()
+    stated = evenshard.ShardSet(args.shards).manifest["weights"]["objective"]
+    args.objective = args.objective or stated
     saving = ModelCheckpoint(args.output, every_n_train_steps=args.save_steps, save_top_k=-1)
     lightning.Trainer(
         accelerator="auto" if torch.cuda.is_available() else "cpu",

@@ -65,12 +65,14 @@ if __name__ == "__main__":
     parser.add_argument("shards", type=Path)
     parser.add_argument("model", type=Path)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--objective", default="sample", choices=("sample", "token", "rank"))
+    parser.add_argument("--objective", choices=("sample", "token", "rank"), help="else the set's")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--lr", type=float, default=1e-5)
     parser.add_argument("--steps-done", type=int, default=0, help="before a restart")
     parser.add_argument("--output", type=Path, default=Path("output"))
     args = parser.parse_args()
+    stated = evenshard.ShardSet(args.shards).manifest["weights"]["objective"]
+    args.objective = args.objective or stated
     # Workers run in another folder: paths must be whole, and on a disk that all nodes see.
     paths = {name: str(getattr(args, name).resolve()) for name in ("shards", "model", "output")}
     use_gpu = torch.cuda.is_available()

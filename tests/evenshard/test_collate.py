@@ -138,3 +138,26 @@ def test_what_is_missing_is_named() -> None:
         WeightCollator(PadCollator(PAD), "mean")
     with pytest.raises(ShardError, match="inner is a WeightCollator already"):
         WeightCollator(collator)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("objective", ["sample", "token", "rank"])
+def test_numbers_do_not_follow_the_default_type(objective: str, dtype: Any) -> None:
+    """In bfloat16, 257 rows are 256 and a weight has 3 digits."""
+    rows = [{**FEATURES[0], "row_id": number, "weight": 1.001} for number in range(257)]
+    expected = WeightCollator(PadCollator(PAD), objective)(rows)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        found = WeightCollator(PadCollator(PAD), objective)(rows)
+    finally:
+        torch.set_default_dtype(before)
+    for name in ("loss_weight", "loss_denominator"):
+        assert found[name].dtype == torch.float32
+        assert torch.equal(found[name], expected[name])
+
+
+def test_the_objective_of_a_collator_can_be_read() -> None:
+    """Loaders and `check_start` compare it with the plan's."""
+    assert WeightCollator(PadCollator(PAD)).objective == "sample"
+    assert WeightCollator(PadCollator(PAD), "token").objective == "token"

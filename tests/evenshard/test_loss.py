@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ pytest.importorskip("transformers")
 
 from evenshard import loss as losses  # noqa: E402
 from evenshard.loss import (  # noqa: E402
-    make_loss,
     step_denominator,
     token_losses,
     weighted_loss,
@@ -91,6 +89,21 @@ def test_nothing_trained_gives_zero_gradients() -> None:
     logits = torch.randn(1, 3, 4, requires_grad=True)
     token_losses(logits, torch.full((1, 3), -100)).sum().backward()
     assert (logits.grad == 0).all()
+
+
+def test_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_CHUNK_NUMBERS", 33)  # several chunks
+    logits = torch.randn(2, 5, 11, requires_grad=True)
+    labels = torch.tensor([[-100, 1, 2, 3, -100], [-100, -100, 4, 5, 6]])
+    weight = torch.rand(2, 5)
+
+    def loss_of(scores: Any) -> Any:
+        return weighted_loss(scores, labels, weight, denominator=2.0, world_size=1)
+
+    found, expected = torch.compile(loss_of, backend="aot_eager")(logits), loss_of(logits)
+    slopes = [torch.autograd.grad(loss, logits)[0] for loss in (found, expected)]
+    assert torch.equal(found, expected) and torch.equal(*slopes)
+    torch._dynamo.reset()
 
 
 def test_shapes_must_agree() -> None:
@@ -181,50 +194,3 @@ def test_the_local_sum_of_weights_cancels_them(tmp_path: Path, model_folder: Pat
     assert relative_error(found, explicit_gradient(exact, unweighted, "rank")[0]) < 1e-5
     for objective in ("sample", "token", "rank"):
         assert relative_error(found, explicit_gradient(exact, step, objective)[0]) > 1e-2
-
-
-def arguments(**changed: Any) -> SimpleNamespace:
-    stated = {
-        "train_sampling_strategy": "sequential",
-        "remove_unused_columns": False,
-        "label_smoothing_factor": 0.0,
-        "average_tokens_across_devices": True,
-        "world_size": 2,
-        "n_gpu": 0,
-        "gradient_accumulation_steps": 3,
-        "per_device_train_batch_size": 5,
-    }
-    return SimpleNamespace(**{**stated, **changed})
-
-
-def test_stock_loss_has_a_constant_denominator() -> None:
-    assert make_loss("sample", arguments()).denominator == 30
-    assert make_loss("rank", arguments()).denominator == 6
-    logits, labels = torch.randn(1, 4, 9, requires_grad=True), torch.tensor([[1, 2, -100, 3]])
-    with torch.no_grad():
-        stock = make_loss("sample", arguments())(logits=logits, labels=labels)
-        assert torch.allclose(stock, token_losses(logits, labels).sum() / 2)
-    with pytest.raises(ShardError, match=r"got no loss_weight.*remove_unused_columns=False"):
-        make_loss("sample", arguments())(logits=logits, labels=labels, num_items_in_batch=2)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"train_sampling_strategy": "random"}, "train_sampling_strategy='random' must be 'seq"),
-        ({"train_sampling_strategy": "group_by_length"}, "must be 'sequential'"),
-        ({"remove_unused_columns": True}, "remove_unused_columns=True must be False"),
-        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 must be 0.0"),
-        ({"average_tokens_across_devices": False}, "average_tokens_across_devices=False must be"),
-        ({"n_gpu": 2}, "n_gpu=2 must be <= 1.*torchrun"),
-        ({"packing": False}, "SFTTrainer never calls model.loss_function.*WeightedShards"),
-    ],
-)
-def test_settings_that_lose_weights_are_named(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ShardError, match=message):
-        make_loss("sample", arguments(**changed))
-
-
-def test_token_needs_the_mixin() -> None:
-    with pytest.raises(ShardError, match=r"objective='token' must be.*WeightedShards"):
-        make_loss("token", arguments())

@@ -114,6 +114,32 @@ def test_it_passes_in_half_precision(
     check(load_model(model_folder, dtype), mixed, objective, right)
 
 
+@pytest.mark.parametrize("factor", [1.0, 3.0, 8192.0])
+@pytest.mark.parametrize("in_half", [False, True])
+def test_small_shares_of_half_precision(factor: float, in_half: bool) -> None:
+    """A share of 8 / 2000 / 8192 is subnormal in float16, where it has 3 bits."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(1, 2000, 50, generator=generator).half().requires_grad_()
+    ids = torch.randint(0, 50, (2000,), generator=generator)
+    row = {"row_id": 0, "weight": 1.0, "input_ids": ids, "labels": ids}
+    batch = WeightCollator(PadCollator(0))([row])
+    loss = factor * weighted_loss(
+        logits, batch["labels"], batch["loss_weight"], denominator=8192.0, world_size=8
+    )
+    loss = loss.half() if in_half else loss
+
+    def check_it() -> None:
+        check_loss(loss, logits, batch, denominator=8192.0, world_size=8)
+
+    if factor == 1:
+        check_it()
+    else:
+        with pytest.raises(ShardError, match=r"every token counts .* times what it must"):
+            check_it()
+    [gradient] = torch.autograd.grad(loss, logits)  # the graph is still there
+    assert gradient.isfinite().all()
+
+
 @pytest.mark.parametrize("objective", ["sample", "token", "rank"])
 def test_a_local_sum_that_cancels_a_constant_weight(
     model: Any, pinned: Path, objective: str

@@ -18,12 +18,13 @@ pytest.importorskip("accelerate")
 
 from evenshard.collate import PadCollator, WeightCollator  # noqa: E402
 from evenshard.dataset import SetRows  # noqa: E402
-from evenshard.loss import make_loss, step_denominator, token_losses, weighted_loss  # noqa: E402
+from evenshard.loss import step_denominator, token_losses, weighted_loss  # noqa: E402
 from evenshard.plan import Plan  # noqa: E402
 from evenshard.resume import ORDER_NAME, check_resume, order_of  # noqa: E402
 from evenshard.sampler import ShardSampler  # noqa: E402
 from evenshard.shards import ShardError  # noqa: E402
 from evenshard.shardset import ShardSet  # noqa: E402
+from evenshard.stock import make_loss  # noqa: E402
 from tests.evenshard.folders import write_set  # noqa: E402
 from tests.evenshard.ranks import run_ranks  # noqa: E402
 from tests.evenshard.tiny_training import (  # noqa: E402

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from evenshard import ShardError, verify
+from evenshard import Plan, ShardError, ShardSet, verify
 from evenshard.__main__ import main
 from evenshard.shards import SHARD_SCHEMA, shard_name
+from evenshard.verify import examine
 from tests.evenshard import folders
 
 CASE_07 = Path(__file__).parents[3] / "shared" / "cases" / "07-uneven-and-empty-shards"
@@ -263,14 +264,49 @@ def test_coverage_alone_is_told_when_only_the_order_is_wrong(tmp_path: Path) -> 
 
 
 def test_a_job_that_does_not_fit_is_told(tmp_path: Path) -> None:
+    """The answer is the loader's: 4 rows of a rank in a step, 12 of it in an epoch."""
     folders.write_set(tmp_path)
-    (problem,) = verify(tmp_path, world_size=4)
-    assert "ranks 2, 3 have no file" in str(problem)
-    assert "make reshard NAME=small WORLD_SIZE=4" in str(problem)
-    (problem,) = verify(tmp_path, world_size=1)
-    assert "the rows of ranks 1 would not be trained" in str(problem)
-    assert [p.where for p in verify(tmp_path, micro_batch=5)] == [FIRST, SECOND]
-    assert verify(tmp_path, micro_batch=6) == []
+    (problem,) = verify(tmp_path, world_size=2, micro_batch=3)  # divides 12, but not 4
+    assert (problem.check, problem.where) == ("plan", "set")
+    assert "micro_batch=3 must divide the 4 rows of a rank in a step" in str(problem)
+    for world_size in range(1, 7):
+        for micro_batch in range(1, 7):
+            try:
+                Plan(ShardSet(tmp_path), world_size, micro_batch)
+                expected = []
+            except ShardError as error:
+                expected = [f"set: {error}"]
+            found = verify(tmp_path, world_size=world_size, micro_batch=micro_batch)
+            assert list(map(str, found)) == expected
+
+
+def test_a_reader_of_one_file_a_rank_is_noted(tmp_path: Path) -> None:
+    folders.write_set(tmp_path)
+    for world_size, text in {
+        1: "for a reader of one file per rank the rows of rank 1 would not be trained",
+        3: "for a reader of one file per rank rank 2 has no file: cut it anew with `make reshard "
+        "NAME=small WORLD_SIZE=3`",
+        4: "ranks 2, 3 have no file",
+    }.items():
+        report = examine(tmp_path, world_size=world_size)
+        assert report.problems == []
+        (note,) = report.notes
+        assert text in note
+    assert examine(tmp_path, world_size=2, micro_batch=4).notes == ()
+
+
+def test_a_job_of_a_damaged_set_is_not_judged(tmp_path: Path) -> None:
+    folders.write_set(tmp_path)
+    remove(SECOND)(tmp_path)
+    assert [p.check for p in verify(tmp_path, world_size=2, micro_batch=3)] == ["missing"]
+
+
+def test_a_job_of_a_folder_without_a_manifest(tmp_path: Path) -> None:
+    folders.write_set(tmp_path)
+    remove("manifest.json")(tmp_path)
+    assert "ranks 2, 3 have no file" in str(verify(tmp_path, world_size=4)[-1])
+    assert "the rows of rank 1 would not be trained" in str(verify(tmp_path, world_size=1)[-1])
+    assert [p.where for p in verify(tmp_path, micro_batch=5)[1:]] == [FIRST, SECOND]
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:

@@ -124,3 +124,21 @@ def test_an_example_is_short_and_checks_its_start(path: Path) -> None:
     assert len(text.splitlines()) <= 115
     assert "check_start(" in text or "WeightedShards," in text
     assert "Trap" in text.split('"""')[1]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_takes_the_objective_of_the_set(path: Path) -> None:
+    """A fixed one would weigh a set of another objective wrongly."""
+    text = path.read_text(encoding="utf-8")
+    [line] = [line for line in text.splitlines() if '"--objective"' in line]
+    assert 'default="sample"' not in line
+    assert '["objective"]' in text or 'default=""' in line  # which the mixin reads from the set
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "deepspeed_loop"])
+def test_a_process_takes_its_gpu_before_its_group(name: str) -> None:
+    """NCCL gathers objects, as `check_start` does, on the current device: else GPU 0 of all."""
+    text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    group = re.search(r"init_process_group\(|init_distributed\(", text)
+    assert group is not None
+    assert 0 < text.find('set_device(int(os.environ["LOCAL_RANK"]))') < group.start()
