@@ -123,6 +123,12 @@ class Config:
             bool(NAME.match(self.name)),
             f"name={self.name} must be letters, digits, '.', '_' or '-'; it names a folder",
         )
+        for key, folder in (("out", self.out), ("models", self.models)):
+            require(
+                "://" not in folder,
+                f"{key}={folder} must be a folder of a disk, or of one that all nodes share, and "
+                f"no URL; only store can be one. Give {key}=<folder>, and copy it afterwards",
+            )
         for key, seed in (
             ("seed", self.seed),
             ("rows.seed", self.rows.seed),
@@ -196,17 +202,27 @@ def check_inputs(config: Config) -> None:
     check_targets(config.targets)
 
 
-def check_folder(config: Config, overrides: Sequence[str]) -> None:
+def check_folder(config: Config, overrides: Sequence[str], *, written_here: bool = True) -> None:
     """Check that the result may go into its folder.
+
+    Parameters
+    ----------
+    config : Config
+        Of the run.
+    overrides : sequence of str
+        What the user has told, and nothing that was added.
+    written_here : bool
+        False where another machine will write it: only what lies there is looked at.
 
     Raises
     ------
     ConfigurationError
-        If files lie there that are not ours; if the folder holds a set that cannot be read, such
-        as one of another version; or one of other data, and its name was not asked for.
+        If it cannot be written; if files lie there that are not ours; if the folder holds a set
+        that cannot be read, such as one of another version; or one of other data, and its name
+        was not asked for.
     """
     out = Path(config.out)
-    check_out(out)
+    check_out(out, written_here=written_here)
     if not is_published(out):
         return
     try:

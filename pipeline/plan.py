@@ -17,7 +17,7 @@ from pipeline.config import Config, settings_of
 from pipeline.passes import FurtherPasses, pass_settings, passes_read, passes_there
 from pipeline.progress import Progress, clock
 from pipeline.versions import package_versions
-from pipeline.workers import disconnect, spread
+from pipeline.workers import check_gpus, disconnect, spread
 from stages.allocate.stage import ALLOCATE_STAGE
 from stages.cluster.stage import CLUSTER_STAGE
 from stages.contract.artifact import MANIFEST, Artifact
@@ -40,6 +40,7 @@ from stages.tokens.stage import TOKENS, TokensSettings
 log = logging.getLogger(__name__)
 
 PLAN: tuple[Stage, ...] = (ROWS, SCREEN, TOKENS, EMBED, CLUSTER_STAGE, ALLOCATE_STAGE, SHARDS)
+BEFORE_MODEL = ("rows", "screen", "tokens")
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def run_stages(
 
     What can be known from the configuration was checked before; what needs the rows, `check` is
     asked right after `rows`, and again after `screen` and `tokens`, before a model is loaded.
+    Whether there are the GPUs of a pass that is still to be made is asked before all.
     """
     store = store_path(config.store)
     reports: dict[str, StepReport] = {}
@@ -117,11 +119,14 @@ def run_stages(
     passes = FurtherPasses(config, names, further)
     passes.check()
     try:
+        if config.compute.gpus_per_worker > 0 and last not in BEFORE_MODEL:
+            if not _is_finished("embed", store, config):
+                check_gpus(config.compute)
         for stage in PLAN:
             settings = stage_settings(stage.name, config)
             artifacts = {name: report.artifact for name, report in reports.items()}
             reports[stage.name] = run_stage(stage, settings, artifacts, store, config)
-            if stage.name in ("rows", "screen", "tokens"):
+            if stage.name in BEFORE_MODEL:
                 check(config, reports[stage.name].artifact)
             if stage is TOKENS:
                 passes.prepare(reports)
@@ -132,6 +137,20 @@ def run_stages(
     finally:
         disconnect()
     return reports
+
+
+def _is_finished(last: str, store: StorePath, config: Config) -> bool:
+    """Say whether all stages up to one are in the store; their keys need no rows."""
+    keys: dict[str, str] = {}
+    for stage in PLAN:
+        inputs = {read: keys[read] for read in stage.reads}
+        params = stage.identity(stage_settings(stage.name, config))
+        keys[stage.name] = artifact_key(stage.name, stage.version, params, inputs)
+        if not (store / stage.name / keys[stage.name] / MANIFEST).exists():
+            return False
+        if stage.name == last:
+            break
+    return True
 
 
 def stage_settings(name: str, config: Config) -> Any:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import ClientError
 
-from pipeline.config import CONF, compose
+from pipeline.config import CONF, check_folder, compose
 from pipeline.places import paths_of_here
 from pipeline.workers import cluster_size, job_client
 from stages.contract.errors import ConfigurationError, require, require_one_of
@@ -111,6 +111,8 @@ def submit(words: Sequence[str]) -> int:
     told = parse(words)
     overrides = [*told.overrides, *paths_of_here(told.overrides, ROOT)]
     config = compose(overrides)
+    # By the words of the user: those added above name `out`, which is no consent to replace a set.
+    check_folder(config, told.overrides, written_here=False)
     client = job_client(told.address)
     overrides += compute_of(told.overrides, told.address)
     compose(overrides)

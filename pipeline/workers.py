@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import ComputeConfig
-from stages.contract.errors import ConfigurationError, DataError, DraftGone
-from stages.contract.parts import PartSpec, Receipt, Worker
+from pipeline.failures import Failures, PartsFailed
+from stages.contract.errors import ConfigurationError, DataError, DraftGone, require
+from stages.contract.parts import PartSpec, Receipt, Worker, cut
 from stages.contract.shown import one_line
 
 log = logging.getLogger(__name__)
@@ -30,10 +31,6 @@ OBJECT_STORE_BYTES = 256 << 20
 FITTED: set[tuple[str, int, float, float]] = set()
 # Errors that end the work at once, since no other part would fare better.
 FOR_PEOPLE = (ConfigurationError, DataError, DraftGone)
-
-
-class PartsFailed(RuntimeError):
-    """Some parts could not be made; the others are kept."""
 
 
 def spread(
@@ -77,9 +74,34 @@ def spread(
             crew.dismiss()
 
 
+def check_gpus(compute: ComputeConfig) -> None:
+    """Check that there is room for the workers of a pass, as hiring them would; hire none.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are too few GPUs.
+    """
+    if compute.workers > 0:
+        _Crew(_no_worker, cut(compute.workers, 1), compute, uses_gpu=True)
+        return
+    import torch
+
+    have = torch.cuda.device_count()
+    require(
+        compute.gpus_per_worker <= have,
+        f"compute.gpus_per_worker={compute.gpus_per_worker:g} must be <= {have}, the GPUs that "
+        f"this process sees; run where there are more, or set compute.gpus_per_worker=0 for a CPU",
+    )
+
+
+def _no_worker() -> Worker:
+    raise AssertionError("this crew hires nobody")
+
+
 def _in_process(make: Callable[[], Worker], parts: Sequence[PartSpec]) -> Iterator[Receipt]:
     work = make()
-    failures = _Failures(len(parts))
+    failures = Failures(len(parts))
     for spec in parts:
         try:
             receipt = work(spec)
@@ -91,29 +113,6 @@ def _in_process(make: Callable[[], Worker], parts: Sequence[PartSpec]) -> Iterat
         else:
             yield receipt
     failures.raise_if_any()
-
-
-class _Failures:
-    """Parts that failed, told in one error when the others are done."""
-
-    def __init__(self, num_parts: int) -> None:
-        self.num_parts = num_parts
-        self.first: tuple[PartSpec, BaseException] | None = None
-        self.count = 0
-
-    def add(self, spec: PartSpec, error: BaseException) -> None:
-        self.first = self.first or (spec, error)
-        self.count += 1
-
-    def raise_if_any(self) -> None:
-        if self.first is None:
-            return
-        spec, error = self.first
-        raise PartsFailed(
-            f"{self.count} of {self.num_parts} parts failed; the others are kept and will be "
-            f"reused. First: part {spec.index} (rows {spec.start} to {spec.stop - 1}): "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 class _Actor:
@@ -155,13 +154,14 @@ class _Crew:
         self.make = make
         self.queue = deque(parts)
         self.tries = dict.fromkeys((spec.index for spec in parts), 0)
-        self.failures = _Failures(len(parts))
+        self.failures = Failures(len(parts))
         self.gpus = compute.gpus_per_worker if uses_gpu else 0.0
         self.cpus = compute.cpus_per_worker
         self.size = min(compute.workers, len(parts))
         self.deaths_left = TRIES_PER_PART * self.size
         self.tasks: dict[Any, _Task] = {}
-        connect(compute.address, num_cpus=math.ceil(self.size * self.cpus))
+        # For all workers, not for those of this stage: a later one may have more parts.
+        connect(compute.address, num_cpus=math.ceil(compute.workers * self.cpus))
         self._check_room(compute)
 
     def run(self) -> Iterator[Receipt]:

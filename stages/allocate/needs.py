@@ -14,6 +14,8 @@ EMBEDDING = "embedding"  # what was clustered, as it was clustered: always there
 TRAJECTORY = "trajectory"
 REFERENCE, TARGETS = "reference.", "targets."
 OF_TOKENS = ("num_tokens", "num_targets")
+VECTORS = (EMBEDDING, *FEATURES, TRAJECTORY, GRADIENTS)  # a feature has many numbers a row
+SCORES = (*SIGNALS, *OF_TOKENS, ALONE_LOSS)  # and a signal one
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,11 @@ def check_needs(selector: Any, offer: Offer) -> None:
     ConfigurationError
         Naming each thing that is missing and the key that makes it.
     """
+    check_kinds(selector)
     missing = [name for name in dict.fromkeys(needs_of(selector)) if not is_made(name, offer)]
     name = type(selector).__module__.rpartition(".")[2]
     for unknown in (each for each in missing if not is_known(each)):
-        options = (EMBEDDING, *FEATURES, GRADIENTS, *SIGNALS, *OF_TOKENS, ALONE_LOSS)
-        near = difflib.get_close_matches(unknown, options, n=1)
+        near = difflib.get_close_matches(unknown, (*VECTORS, *SCORES), n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         require(
             False,
@@ -84,14 +86,39 @@ def check_needs(selector: Any, offer: Offer) -> None:
     )
 
 
+def check_kinds(selector: Any) -> None:
+    """Check that the option `feature` names no signal, and the option `signal` no feature.
+
+    Raises
+    ------
+    ConfigurationError
+        Naming those that would do.
+    """
+    feature, signal = getattr(selector, "feature", None), getattr(selector, "signal", None)
+    require(
+        feature is None or not is_score(feature),
+        f"allocate.selector.feature={feature} is a signal, one number of a row, and must be a "
+        f"feature; set it to one of {', '.join(VECTORS)}",
+    )
+    require(
+        signal is None or signal not in VECTORS,
+        f"allocate.selector.signal={signal} is a feature, many numbers of a row, and must be a "
+        f"signal; set it to one of {', '.join(SCORES)}, or to reference.loss and the like",
+    )
+
+
+def is_score(name: str) -> bool:
+    """Say whether it is a signal that some pass could make."""
+    return name in SCORES or (
+        name.startswith(REFERENCE) and name.removeprefix(REFERENCE) in SIGNALS
+    )
+
+
 def is_known(name: str) -> bool:
     """Say whether some pass could make it."""
     if name.startswith(TARGETS):
         return name.removeprefix(TARGETS) in (GRADIENTS, *FEATURES)
-    if name.startswith(REFERENCE):
-        return name.removeprefix(REFERENCE) in SIGNALS
-    named = (EMBEDDING, TRAJECTORY, GRADIENTS, ALONE_LOSS)
-    return name in (*named, *FEATURES, *SIGNALS, *OF_TOKENS)
+    return name in VECTORS or is_score(name)
 
 
 def is_made(name: str, offer: Offer) -> bool:

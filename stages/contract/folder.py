@@ -7,6 +7,7 @@ result is what has a manifest, which is written last.
 
 import functools
 import hashlib
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -177,12 +178,14 @@ def _whole(path: RemotePath) -> pa.Buffer:
 
 
 def copy_to_disk(path: StorePath, target: Path) -> None:
-    """Copy a file of the store to a disk."""
+    """Copy a file of the store to a disk, and flush its bytes; its name is left to the caller."""
     if isinstance(path, Path):
         shutil.copyfile(path, target)
-        return
-    with path.open() as stream, target.open("wb") as file:
-        shutil.copyfileobj(stream, file, CHUNK)
+    else:
+        with path.open() as stream, target.open("wb") as file:
+            shutil.copyfileobj(stream, file, CHUNK)
+    with target.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def sha256_of(path: RemotePath) -> str:

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,7 +29,7 @@ from stages.contract.fingerprint import file_sha256
 from stages.contract.folder import copy_to_disk
 from stages.contract.parts import Facts
 from stages.contract.schemas import REJECTS as REJECTS_SCHEMA
-from stages.contract.tables import Layout, sync_folder, write_table
+from stages.contract.tables import Layout, sync_folder, told_if_full, write_table
 from stages.screen.evidence import share_leaks
 from stages.shards.card import ChangeFacts, Published, build_card, build_manifest
 
@@ -38,14 +40,23 @@ COMPARISON = ("compare.json", "compare.md", "compare.svg")
 CARD, REPORT, CHANGES = "README.md", "report.html", "changes.parquet"
 
 
-def check_out(out: Path) -> None:
-    """Refuse to replace a folder that is not ours, before any work.
+def check_out(out: Path, *, written_here: bool = True) -> None:
+    """Refuse a folder that cannot be written, or is not ours to replace, before any work.
+
+    Parameters
+    ----------
+    out : Path
+        The final folder.
+    written_here : bool
+        False where another machine will write it, which may see what this one does not.
 
     Raises
     ------
     ConfigurationError
-        If `out` exists and is neither empty nor a published set.
+        If `out` exists and is neither empty nor a published set, or no folder can be made there.
     """
+    if written_here:
+        _try_beside(out.resolve())
     if not out.exists():
         return
     if not out.is_dir():
@@ -56,6 +67,25 @@ def check_out(out: Path) -> None:
             f"out={out} holds files that evenshard did not write; give another `name` or `out`, "
             f"or empty the folder"
         )
+
+
+def _try_beside(out: Path) -> None:
+    """Make a folder where the draft of a set will lie, or as near as there is one, and remove it.
+
+    To ask for the rights would not do: a disk may be read-only, and root has every right.
+    """
+    place = out.parent
+    try:
+        while not place.exists():
+            place = place.parent
+        trial = place / f".{out.name}.{uuid.uuid4().hex}"
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        raise ConfigurationError(
+            f"out={out} cannot be written: no folder can be made in {place} "
+            f"({os.strerror(error.errno or 0)}); give another `out`, in a folder that is writable"
+        ) from error
 
 
 def is_published(out: Path) -> bool:
@@ -95,7 +125,7 @@ def publish(
         See `build_manifest`.
     """
     out = out.resolve()  # a link to another disk stays a link
-    with draft_of(out, _own_files) as draft:
+    with told_if_full(out), draft_of(out, _own_files) as draft:
         workers = _copy_shards(artifacts["shards"], draft)
         rejects = _write_rejects(artifacts.values(), draft)
         manifest = build_manifest(
@@ -120,7 +150,10 @@ def publish(
                 "the store",
                 *(before["rows"], before["world_size"], out),
             )
-        (draft / CARD).write_text(build_card(manifest), encoding="utf-8")
+        with (draft / CARD).open("w", encoding="utf-8") as stream:
+            stream.write(build_card(manifest))
+            stream.flush()
+            os.fsync(stream.fileno())
         write_json(draft / MANIFEST, manifest)
         sync_folder(draft)
         swap(draft, out, _own_files)
@@ -129,13 +162,16 @@ def publish(
 
 
 def is_unchanged(out: Path, manifest: Published) -> bool:
-    """Say whether a folder already holds just this set."""
-    sizes = {worker["file"]: worker["num_bytes"] for worker in manifest["workers"]}
-    others = [CARD, REJECTS, *([CHANGES] if "changes" in manifest else [])]
+    """Say whether a folder already holds just this set, byte for byte."""
+    changes = [manifest["changes"]] if "changes" in manifest else []
+    hashes = {
+        facts["file"]: facts["sha256"]
+        for facts in (*manifest["workers"], manifest["rejects"], *changes)
+    }
     return (
         read_published(out) == manifest
-        and all((out / name).is_file() for name in (*others, *sizes))
-        and all((out / name).stat().st_size == size for name, size in sizes.items())
+        and all((out / name).is_file() for name in (CARD, *hashes))
+        and all(file_sha256(out / name) == digest for name, digest in hashes.items())
     )
 
 

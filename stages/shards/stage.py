@@ -173,10 +173,14 @@ def make_worker(
         if len(stretches) == 1:
             pieces = [whole.slice(edges[r], edges[r + 1] - edges[r])]
         else:
-            pieces = [
-                read_scratch(draft.file(stretch.name), SCRATCH, ends[r], ends[r + 1])
-                for stretch, ends in zip(stretches, bounds, strict=True)
-            ]
+            try:
+                pieces = [
+                    read_scratch(draft.file(stretch.name), SCRATCH, ends[r], ends[r + 1])
+                    for stretch, ends in zip(stretches, bounds, strict=True)
+                ]
+            except FileNotFoundError:
+                draft._check_there()  # another run of this key has ended, and removed its scratch
+                raise
         table = shard_table(pieces)
         num_tokens = int(pc.sum(table["num_tokens"]).as_py())
         return draft.write_part(spec, table, layout=Layout(), tokens=num_tokens)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from stages.allocate.candidates import Budget
-from stages.allocate.needs import OF_TOKENS, Offer, check_needs, is_known, needs_of
+from stages.allocate.needs import OF_TOKENS, VECTORS, Offer, check_needs, is_known, needs_of
 from stages.allocate.selectors import selector_classes
+from stages.allocate.selectors.stratified import Stratified
 from stages.contract.errors import ConfigurationError
 from stages.contract.schemas import SIGNALS
 from stages.embed.stage import FEATURES
@@ -95,6 +96,45 @@ MISSING: list[tuple[str, dict[str, object], Offer, str]] = [
     ("learnable", {"inner": "uniform"}, PLAIN, "set reference.path=<a second model>"),
     ("learnable", {}, Offer(("target_row",), reference=SIGNALS), "embed.also=[head_sketch]"),
 ]
+
+
+OF_THE_OTHER_KIND: list[tuple[str, dict[str, object], str]] = [
+    ("matched", {"feature": "loss"}, "feature=loss is a signal, one number of a row"),
+    ("matched", {"feature": "num_tokens"}, "set it to one of embedding, target_row"),
+    ("kcenter", {"feature": "entropy"}, "feature=entropy is a signal"),
+    ("rds_plus", {"feature": "reference.loss"}, "feature=reference.loss is a signal"),
+    ("loss_rank", {"signal": "target_row"}, "signal=target_row is a feature, many numbers"),
+    ("d2", {"signal": "hidden_mean"}, "set it to one of embedding_norm, loss"),
+    ("d2", {"signal": "gradients"}, "signal=gradients is a feature"),
+    ("uncertainty", {"signal": "embedding"}, "signal=embedding is a feature"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "words"), OF_THE_OTHER_KIND)
+def test_a_signal_is_no_feature_and_a_feature_no_signal(
+    name: str, options: dict[str, object], words: str
+) -> None:
+    """Whatever passes there are: no pass can make one of the other."""
+    with pytest.raises(ConfigurationError) as caught:
+        check_needs(selector_classes()[name](**options), ALL)
+    assert "allocate.selector." in str(caught.value) and words in str(caught.value)
+
+
+@pytest.mark.parametrize("spread", [*VECTORS, *SIGNALS, *OF_TOKENS])
+def test_a_spread_is_measured_on_all_that_is_accepted(spread: str) -> None:
+    """What the check lets through must not fail after the passes: no vector is read as a number."""
+    rows = candidates([17, 5, 30])
+    selector = Stratified(quota="neyman", spread=spread)
+    check_needs(selector, ALL)
+
+    def of_scores(name: str) -> Any:
+        assert name in (*SIGNALS, *OF_TOKENS), f"{name} is no signal"
+        return rows.read_signal(name)
+
+    kept, _ = selector.select(
+        replace(rows, read_signal=of_scores), Budget(20), np.random.default_rng(0)
+    )
+    assert kept.size == 20
 
 
 @pytest.mark.parametrize(("name", "options", "offer", "words"), MISSING)

@@ -7,8 +7,10 @@ import pytest
 
 from pipeline import workers
 from pipeline.config import ComputeConfig
-from pipeline.workers import PartsFailed, _Crew, _Task
+from pipeline.failures import PartsFailed
+from pipeline.workers import _Crew, _Task, check_gpus
 from stages.contract.errors import ConfigurationError
+from stages.contract.parts import cut
 
 
 def node(cpus: float, gpus: float = 0.0, alive: bool = True) -> dict[str, Any]:
@@ -93,3 +95,52 @@ def test_a_later_stage_goes_on_with_the_nodes_that_are_left(
     none = crew_of(monkeypatch, [node(1, alive=False)], size=2, cpus=1, gpus=0)
     with pytest.raises(ConfigurationError, match="the cluster has 0"):
         none._check_room(compute)
+
+
+@pytest.fixture
+def own_ray(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """A Ray that this process starts with as many slots as it is told, and no GPU."""
+    import ray
+
+    have: dict[str, float] = {}
+
+    def init(*, num_cpus: int, **others: object) -> None:
+        have["CPU"] = num_cpus
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: bool(have))
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: have)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": have}])
+    monkeypatch.setattr(workers, "FITTED", set())
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: {0})
+    return have
+
+
+def test_the_first_stage_leaves_room_for_the_workers_of_a_later_one(
+    own_ray: dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Few parts come first; a cluster of our own is started once, for all stages."""
+    compute = ComputeConfig(workers=4, cpus_per_worker=1.5)
+    few = _Crew(lambda: None, cut(2, 1), compute, uses_gpu=False)  # type: ignore[arg-type, return-value]
+    assert (few.size, own_ray["CPU"]) == (2, 6)
+    many = _Crew(lambda: None, cut(9, 1), compute, uses_gpu=False)  # type: ignore[arg-type, return-value]
+    assert many.size == 4
+    assert "lost nodes" not in caplog.text
+
+
+def test_gpus_are_counted_for_all_workers_of_a_cluster(own_ray: dict[str, float]) -> None:
+    compute = ComputeConfig(workers=2, gpus_per_worker=1)
+    with pytest.raises(ConfigurationError, match=r"compute\.workers=2 needs 2 GPUs .* has 0"):
+        check_gpus(compute)
+    own_ray["GPU"] = 2
+    check_gpus(compute)
+
+
+def test_gpus_are_counted_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    check_gpus(ComputeConfig(gpus_per_worker=1))
+    with pytest.raises(ConfigurationError) as caught:
+        check_gpus(ComputeConfig(gpus_per_worker=2))
+    assert str(caught.value).startswith("compute.gpus_per_worker=2 must be <= 1, the GPUs that")
+    assert "set compute.gpus_per_worker=0" in str(caught.value)

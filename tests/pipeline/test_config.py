@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline import submit
 from pipeline.__main__ import main
 from pipeline.config import Config, check_paths, compose, settings_of
 from pipeline.reshard import earlier_overrides, merge
@@ -93,6 +94,8 @@ MISTAKES = [
     (["compute.workers=0", "compute.address=auto"], ["compute.address=auto", "compute.workers"]),
     (["experiment=papr"], ["experiment=papr", "paper"]),
     (["name=a/b"], ["name=a/b"]),
+    (["out=s3://bucket/set"], ["out=s3://bucket/set", "no URL", "copy it afterwards"]),
+    (["models=gs://bucket/models"], ["models=gs://bucket/models", "no URL"]),
     (["+foo=3"], ["+foo=3", "cannot be added"]),
     (["~seed=0"], ["~seed=0"]),
     (["foo=3"], ["foo is not a key"]),
@@ -120,6 +123,7 @@ def test_a_mistake_names_key_value_and_remedy(overrides: list[str], words: list[
         (["screen.benchmarks=[tests]"], ["screen.benchmarks=tests", "is a folder"]),
         (["out=stages"], ["out=stages", "did not write"]),
         (["out=Makefile"], ["out=Makefile", "folder"]),
+        (["out=Makefile/set"], ["Makefile/set cannot be written", "Not a directory", "another"]),
     ],
 )
 def test_paths_are_checked_before_any_work(
@@ -221,6 +225,56 @@ def test_another_data_set_of_the_same_name_does_not_replace_a_set(tmp_path: Path
     check_paths(config, ["name=train"])
     config.rows.path = str(tmp_path / "b" / ".." / "a" / "train.jsonl")
     check_paths(config)
+
+
+def of_another_data_set(tmp_path: Path) -> tuple[str, str]:
+    """Publish a set of other rows; give the overrides of the folder, and of new rows."""
+    rows = tmp_path / "train.jsonl"
+    rows.write_text('{"prompt": "p", "completion": "c"}\n')
+    write_run(tmp_path / "out", f"rows.path={tmp_path / 'other' / 'train.jsonl'}")
+    return f"out={tmp_path / 'out'}", f"rows.path={rows}"
+
+
+class Jobs:
+    """A cluster that takes jobs and runs none."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def submit_job(self, *, entrypoint: str, runtime_env: object, metadata: object) -> str:
+        self.sent.append(entrypoint)
+        return "job"
+
+
+SUBMITTED = ("address=http://head:8265", "compute.workers=1", "follow=false")
+
+
+def test_a_submitted_job_does_not_replace_the_set_of_other_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is told to every job, since it runs elsewhere; the user has named none."""
+    out, rows = of_another_data_set(tmp_path)
+    jobs = Jobs()
+    monkeypatch.setattr(submit, "job_client", lambda address: jobs)
+    monkeypatch.setattr(submit, "paths_of_here", lambda overrides, root: [out])
+    with pytest.raises(ConfigurationError, match="would replace; give this run another name"):
+        submit.submit([*SUBMITTED, rows])
+    assert jobs.sent == []
+    assert submit.submit([*SUBMITTED, rows, "name=train"]) == 0
+    assert len(jobs.sent) == 1 and out in jobs.sent[0]
+
+
+def test_a_job_may_write_where_this_machine_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("x")
+    out = tmp_path / "file" / "out"
+    jobs = Jobs()
+    monkeypatch.setattr(submit, "job_client", lambda address: jobs)
+    assert submit.submit([*SUBMITTED, f"out={out}"]) == 0
+    assert len(jobs.sent) == 1
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        check_paths(compose([f"out={out}"]))
 
 
 def test_settings_are_plain_values_with_the_class_of_the_selector() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pipeline import plan
 from pipeline.config import ComputeConfig, Config
-from pipeline.plan import run_stage
+from pipeline.plan import run_stage, run_stages
 from stages.contract.artifact import Artifact
 from stages.contract.draft import Draft
+from stages.contract.errors import ConfigurationError
 from stages.contract.parts import Facts, Outcome, PartSpec, Receipt, Run, Spread, Worker, cut
 from stages.contract.stage import Stage, work_through
 from stages.contract.tables import Layout
@@ -75,3 +77,45 @@ def test_a_run_that_is_overtaken_by_another_uses_its_result(
     assert "another run has finished" in caplog.text
     assert report.artifact.array("row_id").tolist() == [0, 1, 2, 3, 4, 5]
     assert [path.name for path in (tmp_path / "count").iterdir()] == [report.artifact.key]
+
+
+@pytest.fixture
+def short_plan(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """A plan of three stages that need no model, on a machine without a GPU; and their settings."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    settings = {"rows": 0, "tokens": 0, "embed": 0, "shards": 0}
+
+    def stage(name: str, *reads: str) -> Stage:
+        return Stage(name, 1, reads, lambda told: {"told": told}, Counting().run)
+
+    stages = (stage("rows"), stage("tokens", "rows"), stage("embed", "tokens", "rows"))
+    monkeypatch.setattr(plan, "PLAN", (*stages, stage("shards", "embed")))
+    monkeypatch.setattr(plan, "stage_settings", lambda name, config: settings[name])
+    return settings
+
+
+def run_short(store: Path, *, gpus: float, last: str = "shards") -> dict[str, plan.StepReport]:
+    compute = ComputeConfig(gpus_per_worker=gpus)
+    config = Config(store=str(store), compute=compute)
+    return run_stages(config, last=last, check=lambda config, artifact: None)
+
+
+def test_too_few_gpus_are_told_before_any_stage(tmp_path: Path, short_plan: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError, match=r"compute\.gpus_per_worker=1 must be <= 0"):
+        run_short(tmp_path, gpus=1)
+    assert list(tmp_path.iterdir()) == []
+    assert set(run_short(tmp_path, gpus=0)) == {"rows", "tokens", "embed", "shards"}
+
+
+def test_no_gpu_is_needed_for_a_dry_run_nor_where_the_pass_is_in_the_store(
+    tmp_path: Path, short_plan: dict[str, int]
+) -> None:
+    assert set(run_short(tmp_path, gpus=1, last="tokens")) == {"rows", "tokens"}
+    run_short(tmp_path, gpus=0)
+    short_plan["shards"] = 1  # as a reshard does
+    again = run_short(tmp_path, gpus=1)
+    assert [step.reused for step in again.values()] == [True, True, True, False]
+    short_plan["tokens"] = 1  # the pass would be made anew
+    with pytest.raises(ConfigurationError, match="GPUs that this process sees"):
+        run_short(tmp_path, gpus=1)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import ComputeConfig
-from pipeline.workers import PartsFailed, disconnect, spread
+from pipeline.failures import PartsFailed
+from pipeline.workers import disconnect, spread
 from stages.contract.errors import ConfigurationError, DataError
 from stages.contract.parts import PartSpec, Receipt, Worker, cut
 

@@ -1,7 +1,10 @@
 """The folder that a user takes away: complete, readable by others, and swapped in whole."""
 
+import errno
 import hashlib
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 
 import evenshard
 from evenshard.shards import read_manifest
-from stages.contract.errors import ConfigurationError
+from stages.contract.errors import ConfigurationError, DataError
 from stages.contract.fingerprint import file_sha256
 from stages.contract.schemas import REJECTS
 from stages.shards.publish import check_out, is_published
@@ -358,6 +361,66 @@ def test_a_failed_publish_leaves_the_earlier_set_and_no_draft(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
 
 
+def test_a_disk_that_is_full_is_told_and_the_earlier_set_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    make(tmp_path / "store", num_workers=3).publish(out)
+    before = bytes_of(out)
+
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    made = make(tmp_path / "again")
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", full)
+        with pytest.raises(DataError, match=r"out cannot be written, since there is no room"):
+            made.publish(out)
+    with monkeypatch.context() as patched:
+        patched.setattr("stages.shards.publish.build_card", lambda manifest: full("", ""))
+        with pytest.raises(DataError, match=r"out cannot be written, since there is no room"):
+            made.publish(out)
+    assert bytes_of(out) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "out", "store"]
+
+
+def test_every_file_is_on_the_disk_before_the_folder_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(tmp_path / "store")
+    flushed: list[str] = []
+    flush, rename = os.fsync, os.rename
+
+    def noted(descriptor: int) -> None:
+        flushed.append(os.path.realpath(f"/proc/self/fd/{descriptor}"))
+        flush(descriptor)
+
+    def named(source: Path, target: Path) -> None:
+        rename(source, target)
+        flushed.append(f"now {target}")
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "rename", named)
+    made.publish(tmp_path / "out")
+    before = flushed[: flushed.index(f"now {tmp_path / 'out'}")]
+    names = " ".join(Path(place).name for place in before)
+    assert all(name in names for name in (*FILES, *shard_files(2)))
+    draft = Path(before[0]).parent
+    assert before[-1] == str(draft) and draft.parent == tmp_path  # their names, last
+
+
+def test_a_shard_of_the_right_size_and_other_bytes_is_made_whole(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    made = make(tmp_path / "store", changed=[(3, "cut")])
+    made.publish(out)
+    for name in (shard_files(2)[1], "rejects.parquet", "changes.parquet"):
+        whole = (out / name).read_bytes()
+        (out / name).write_bytes(bytes(len(whole)))
+        made.publish(out)
+        assert (out / name).read_bytes() == whole
+    assert evenshard.verify(out) == []
+
+
 def test_a_published_file_can_be_edited_without_touching_the_store(tmp_path: Path) -> None:
     made = make(tmp_path / "store")
     made.publish(tmp_path / "out")
@@ -393,6 +456,23 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("x")
     with pytest.raises(ConfigurationError, match="is a file; give a folder"):
         check_out(tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_made_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigurationError) as caught:
+        check_out(tmp_path / "file" / "deep" / "out")
+    assert str(caught.value) == (
+        f"out={tmp_path}/file/deep/out cannot be written: no folder can be made in "
+        f"{tmp_path}/file (Not a directory); give another `out`, in a folder that is writable"
+    )
+    check_out(tmp_path / "new" / "deep" / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_kernel_file_system_is_refused_to_root_too() -> None:
+    with pytest.raises(ConfigurationError, match=r"no folder can be made in /proc "):
+        check_out(Path("/proc/nope/out"))
 
 
 def test_nothing_an_empty_folder_and_an_earlier_set_are_accepted(tmp_path: Path) -> None:

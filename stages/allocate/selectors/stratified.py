@@ -9,13 +9,12 @@ import numpy.typing as npt
 
 from stages.allocate.candidates import Budget, Candidates, IntArray
 from stages.allocate.groups import blocks_of, members_of, read_rows, read_score
+from stages.allocate.needs import VECTORS
 from stages.allocate.quota import proportional
 from stages.allocate.weights import cluster_share_weights, shared_mass
 from stages.contract.errors import require_one_of
 
 log = logging.getLogger(__name__)
-
-FEATURES = ("embedding", "target_row", "head_sketch", "hidden_mean", "position_mean")
 
 
 @dataclass(kw_only=True)
@@ -34,7 +33,7 @@ class Stratified:
         of what the spread is measured on (Neyman 1934).
     spread : str
         What S_k is measured on, under neyman: a feature (embedding, target_row, head_sketch,
-        hidden_mean, position_mean), or any signal, or num_tokens.
+        hidden_mean, position_mean, trajectory, gradients), or any signal, or num_tokens.
     """
 
     ratio_of: ClassVar[str] = "candidates"
@@ -94,7 +93,7 @@ def spreads(candidates: Candidates, members: list[IntArray], name: str) -> npt.N
     -------
     ndarray of shape (num_clusters,), float64
     """
-    scores = None if name in FEATURES else read_score(candidates, name)
+    scores = None if name in VECTORS else read_score(candidates, name)
     found = np.zeros(len(members))
     for cluster, own in enumerate(members):
         shift = None
