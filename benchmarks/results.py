@@ -12,7 +12,7 @@ from pipeline.versions import package_versions
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-OWN_LAYOUT = ("training", "training-same")  # too wide for a figure a line
+OWN_LAYOUT = ("training", "training-same", "training-smollm2")  # too wide for a figure a line
 
 
 @dataclass(frozen=True)
