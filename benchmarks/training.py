@@ -34,7 +34,7 @@ from benchmarks.training_grid import (
     FIRST_BUDGET,
     Run,
     first_stage,
-    real_model,
+    real_stage,
     saturation,
     second_stage,
     tuned,
@@ -255,7 +255,7 @@ def runs_of(args: argparse.Namespace, regime: Regime) -> list[Run]:
         return [Run(m, b, s, regime) for s in seeds for b in args.budgets for m in args.methods]
     full = os.environ.get("BENCH") == "full"
     if regime.model:
-        return real_model(regime, range(args.seeds or (5 if full else 3)))
+        return real_stage(regime, range(args.seeds or (5 if full else 3)))
     first = first_stage(regime, range(args.seeds or (5 if full else 2)))
     second = second_stage(regime, range(args.seeds or (8 if full else 5)))
     return {"1": first, "2": second, "all": [*first, *second]}[args.stage]

@@ -95,7 +95,7 @@ def first_stage(regime: Regime, seeds: Sequence[int] = (0, 1)) -> list[Run]:
     return [Run(method, budget, seed, regime) for seed in seeds for method, budget in runs]
 
 
-def real_model(regime: Regime, seeds: Sequence[int]) -> list[Run]:
+def real_stage(regime: Regime, seeds: Sequence[int]) -> list[Run]:
     """Give the baselines, the paper and what led with the small model, budget by budget."""
     methods = [STOPPED, "uniform", "matched", PAPER]
     whole = [Run(ALL, "100%", seed, regime) for seed in seeds]

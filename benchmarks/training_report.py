@@ -158,21 +158,17 @@ def verdict(summaries: Sequence[Summary]) -> list[str]:
 
 def headline(summaries: Sequence[Summary]) -> str:
     """Say what whole runs save that end as low as all rows do, beside the paper's figure."""
-    able = sorted((one for one in summaries if one.ends_like_all(AT_NO_LOSS)), key=_seconds_saved)
+    able = [one for one in summaries if one.ends_like_all(AT_NO_LOSS)]
     runs = ", ".join(
         f"`{one.method}` at {one.budget} saves {one.saved[1]:.0%} of the seconds "
         f"({one.saved[0]:.0%} of the tokens)"
-        for one in reversed(able)
+        for one in sorted(able, key=lambda one: -one.saved[1])
     )
     found = f"are: {runs}" if able else "there are none"
     return (
         f"Of whole runs that end within {AT_NO_LOSS:.0%} of the loss of all rows, selection "
         f"counted, {found}. The paper states {PAPERS_HEADLINE:.1%}."
     )
-
-
-def _seconds_saved(one: Summary) -> float:
-    return one.saved[1]
 
 
 def draw(lines: Sequence[Line], summaries: Sequence[Summary]) -> str:

@@ -57,8 +57,16 @@ class Seen:
     objective: str | None = None
 
 
-def other_objective(collated: str | None, planned: str) -> str:
-    """Say that weights are made for another loss than the plan's."""
+def objective_of(collate: object) -> str | None:
+    """Say for which objective a collator makes weights, where it tells."""
+    found = getattr(collate, "objective", None)
+    return found if isinstance(found, str) else None
+
+
+def find_other_objective(collated: str | None, planned: str) -> str | None:
+    """Say that weights are made for another loss than the plan's; None where they are not."""
+    if collated in (None, planned):
+        return None
     return (
         f'the collator makes weights for objective="{collated}", the plan is for "{planned}": each '
         f'row would count otherwise than it was curated for; use WeightCollator(..., "{planned}"), '
@@ -73,8 +81,9 @@ def diagnose(seen: Seen, plan: Plan, rank: int) -> str | None:
             f"the process group has world_size={seen.world_size}, must equal the plan's "
             f"{plan.world_size}; make the plan with world_size={seen.world_size}"
         )
-    if seen.objective not in (None, plan.objective):
-        return other_objective(seen.objective, plan.objective)
+    other = find_other_objective(seen.objective, plan.objective)
+    if other is not None:
+        return other
     if seen.sequences is not None and seen.sequences > plan.micro_batch:
         return (
             f"a batch holds {seen.sequences} sequences, must be the plan's micro_batch="

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evenshard.dataset import SetRows
-from evenshard.diagnosis import other_objective
+from evenshard.diagnosis import find_other_objective, objective_of
 from evenshard.plan import Plan
 from evenshard.sampler import ShardSampler
 from evenshard.shards import ShardError, StrPath
@@ -46,9 +46,9 @@ class ShardLoader(DataLoader[Any]):
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
     ) -> None:
-        collated = getattr(collate, "objective", sampler.plan.objective)
-        if collated != sampler.plan.objective:
-            raise ShardError(other_objective(collated, sampler.plan.objective))
+        other = find_other_objective(objective_of(collate), sampler.plan.objective)
+        if other is not None:
+            raise ShardError(other)
         rows = SetRows(sampler.plan.shards)
         rows.open(sampler.plan.workers_of(sampler.rank))  # once, for all workers that are forked
         super().__init__(

@@ -107,6 +107,15 @@ def step_denominator(
     return total
 
 
+def balance_loss(model: Any, outputs: Any) -> Tensor | float:
+    """Give the load-balancing loss of a mixture of experts, which no row's weight touches."""
+    balance: Tensor | None = getattr(outputs, "aux_loss", None)
+    if balance is None:
+        return 0.0
+    share: float = getattr(model.config.get_text_config(), "router_aux_loss_coef", 0.0)
+    return share * balance
+
+
 class _TokenLosses(torch.autograd.Function):
     """Cross entropy at trained positions that keeps the logits as they are for backward."""
 

@@ -11,7 +11,6 @@ Longer than other files, since each kind of loader is looked at in its own way.
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from evenshard.diagnosis import Batches as Batches
 from evenshard.diagnosis import Seen as Seen
 from evenshard.diagnosis import diagnose as diagnose
+from evenshard.diagnosis import objective_of
 from evenshard.plan import Plan
 from evenshard.shards import ShardError
 
@@ -107,13 +107,8 @@ def check_start(
 
 def find_faults(reports: Sequence[Report]) -> str | None:
     """Put the ranks' reports into one message, or None if all is well."""
-    ranks: dict[str, list[int]] = {}
-    for rank, report in enumerate(reports):
-        if report.fault is not None:
-            ranks.setdefault(report.fault, []).append(rank)
-    parts = []
-    for fault, who in ranks.items():
-        parts.append(f"{_names(who)}: {fault}")
+    by_fault = _by_value([report.fault for report in reports])
+    parts = [f"{_names(who)}: {fault}" for fault, who in by_fault.items()]
     counts = [report.num_batches for report in reports if report.num_batches is not None]
     if len(set(counts)) > 1:
         parts.append(
@@ -141,15 +136,21 @@ def _disagreements(reports: Sequence[Report]) -> list[str]:
     """Say what the ranks' plans differ in: each could follow its own, and miss rows together."""
     told = []
     for name in dict.fromkeys(name for report in reports for name in report.job):
-        ranks: dict[int | str, list[int]] = {}
-        for rank, report in enumerate(reports):
-            if name in report.job:
-                ranks.setdefault(report.job[name], []).append(rank)
+        ranks = _by_value([report.job.get(name) for report in reports])
         if len(ranks) > 1:
             values = ", ".join(f"{value} on {_names(who)}" for value, who in ranks.items())
             what = "folder, copied whole" if name == "fingerprint" else name
             told.append(f"ranks have different plans, {name}={values}: give all the same {what}")
     return told
+
+
+def _by_value(values: Sequence[int | str | None]) -> dict[int | str, list[int]]:
+    """List the ranks of each value; None is none."""
+    ranks: dict[int | str, list[int]] = {}
+    for rank, value in enumerate(values):
+        if value is not None:
+            ranks.setdefault(value, []).append(rank)
+    return ranks
 
 
 def _names(ranks: Sequence[int]) -> str:
@@ -188,8 +189,7 @@ def look(
             "prepare_data_loader(loader, num_processes=1, process_index=0)"
         )
     elif _is_map_style(loader):
-        seen = _look_at_indices(loader, most, world_size, epoch, begin)
-        return replace(seen, objective=collated_objective(loader))
+        return _look_at_indices(loader, most, world_size, epoch, begin)
     else:
         if whole_epoch:  # and one batch more, for it may not end
             most = plan.num_steps * plan.accumulation - begin + 1
@@ -205,14 +205,8 @@ def look(
         world_size,
         epoch,
         begin,
-        collated_objective(loader),
+        objective_of(getattr(loader, "collate_fn", None)),
     )
-
-
-def collated_objective(loader: Any) -> str | None:
-    """Say for which objective a loader's collator makes weights, where it tells."""
-    found = getattr(getattr(loader, "collate_fn", None), "objective", None)
-    return found if isinstance(found, str) else None
 
 
 def _is_map_style(loader: Any) -> bool:
@@ -265,6 +259,7 @@ def _look_at_indices(
         world_size,
         epoch,
         begin,
+        objective_of(loader.collate_fn),
     )
 
 

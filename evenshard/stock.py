@@ -9,18 +9,12 @@ Longer than other files, for the words.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evenshard.loss import token_losses, weighted_loss
+from evenshard.loss import balance_loss, token_losses, weighted_loss  # says how to get torch
 from evenshard.shards import IGNORED_LABEL, OBJECTIVES, ShardError
 
-try:
-    import torch
-    from torch import Tensor
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    raise ImportError(
-        "the weighted loss needs torch, which is not installed; get it with `pip install torch`"
-    ) from error
+# isort: split
+import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -235,10 +229,7 @@ def _find_ignored_weights(model: torch.nn.Module, reader: Any) -> str | None:
     found = getattr(outputs, "loss", None)
     if found is None:
         return "gives no loss"
-    expected = 0.0
-    if getattr(outputs, "aux_loss", None) is not None:  # the balance of experts is not weighed
-        share = getattr(reader.config.get_text_config(), "router_aux_loss_coef", 0.0)
-        expected = share * float(outputs.aux_loss)
+    expected = float(balance_loss(reader, outputs))
     if abs(float(found) - expected) <= 1e-5 * abs(expected):
         return None
     return f"gives loss={float(found):.6g}, must give {expected:g}"

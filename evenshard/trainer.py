@@ -25,7 +25,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoin
 
 from evenshard.collate import Collator, PadCollator, WeightCollator
 from evenshard.dataset import SetRows
-from evenshard.loss import step_denominator, weighted_loss
+from evenshard.loss import balance_loss, step_denominator, weighted_loss
 from evenshard.plan import Plan
 from evenshard.resume import check_resume, keep_order
 from evenshard.sampler import ShardSampler
@@ -233,17 +233,8 @@ optimizer_cls_and_kwargs, preprocess_logits_for_metrics
                 denominator=num_items_in_batch,
                 world_size=num_ranks,
             )
-        loss = loss + self._router_loss(outputs)
+        loss = loss + (balance_loss(self.model, outputs) / self.current_gradient_accumulation_steps)
         return (loss, outputs) if return_outputs else loss
-
-    def _router_loss(self, outputs: Any) -> Tensor | float:
-        """Give the load-balancing loss of a mixture of experts, which no row's weight touches."""
-        balance = getattr(outputs, "aux_loss", None)
-        if balance is None:
-            return 0.0
-        share: float = getattr(self.model.config.get_text_config(), "router_aux_loss_coef", 0.0)
-        result: Tensor = share * balance / self.current_gradient_accumulation_steps
-        return result
 
     def _get_num_items_in_batch(
         self, batch_samples: Sequence[dict[str, Any]], device: torch.device

@@ -125,8 +125,9 @@ def examine(
             Plan(ShardSet(folder), world_size, micro_batch)
         except ShardError as error:
             problems.append(Problem("plan", "set", str(error)))
-    notes = [_note(manifest, world_size)] if world_size not in (None, len(workers)) else []
-    return Report(workers, problems, manifest, tuple(notes))
+    if world_size is None or world_size == len(workers):
+        return Report(workers, problems, manifest)
+    return Report(workers, problems, manifest, (_note(manifest, world_size),))
 
 
 def _examine_loose(folder: Path, reason: str) -> tuple[list[WorkerFigures], list[Problem]]:
@@ -180,8 +181,8 @@ def _without_files(num_files: int, world_size: int) -> str:
     return f"the rows of {who} {', '.join(lost)} would not be trained"
 
 
-def _note(manifest: Manifest, world_size: int | None) -> str:
-    who = _without_files(manifest["world_size"], world_size or 0)
+def _note(manifest: Manifest, world_size: int) -> str:
+    who = _without_files(manifest["world_size"], world_size)
     return (
         f"evenshard's loader lays the {manifest['world_size']} worker files onto "
         f"world_size={world_size}; for a reader of one file per rank {who}: cut it anew with "

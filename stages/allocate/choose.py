@@ -78,8 +78,9 @@ def choose(
     if asked.kind == "tokens":
         whole_steps(step.rows, asked, step, candidates.num_rows)
         # What is only tried on the way may leave clusters empty; what is kept is held to it.
-        tried = fit_tokens(lambda rows: select(rows, TRIED), asked, step, candidates)
-        return select(tried.rows.size)
+        found = fit_tokens(lambda rows: select(rows, TRIED), asked, step, candidates)
+        kept = np.bincount(candidates.cluster[found.rows], minlength=candidates.num_clusters)
+        return found if kept.all() else select(found.rows.size)
     if asked.kind == "ratio" and selector.ratio_of == "smallest_cluster":
         sizes = candidates.sizes()
         rows = equal_rows(sizes, asked.amount, step.num_workers, step.rows_per_worker)

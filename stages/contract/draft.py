@@ -88,12 +88,12 @@ class Draft:
         stats : mapping, optional
             Counts that the stage wants to see again, also after a resume.
         """
-        self._check_there()
+        self.check_there()
         entries = [self.write_side(name, side) for name, side in (sides or {}).items()]
         try:
             facts = put_table(table, self.path / spec.name, layout)
         except FileNotFoundError:
-            self._check_there()
+            self.check_there()
             raise
         record = {
             **dataclasses.asdict(spec),
@@ -147,7 +147,7 @@ class Draft:
         DraftGone
             If another run of the same key was quicker.
         """
-        self._check_there()
+        self.check_there()
         records = [self._committed_record(spec) for spec in outcome.parts]
         _check_row_ids(self.path, outcome.parts, parent, keeps_order)
         sides = [side for record in records for side in record.pop("sides")]
@@ -174,7 +174,7 @@ class Draft:
             return Artifact.open(self.path)
         return Artifact.open(_rename(self.path, self.path.with_name(self.key), known))
 
-    def _check_there(self) -> None:
+    def check_there(self) -> None:
         """Tell a draft that another run has committed from one that this machine cannot see."""
         if isinstance(self.path, Path) and self.path.exists():
             return
@@ -201,7 +201,7 @@ class Draft:
     def _committed_record(self, spec: PartSpec) -> Facts:
         record = self._record(spec)
         if record is None or not (self.path / spec.name).exists():
-            self._check_there()
+            self.check_there()
             raise DataError(
                 f"{self.path / spec.name} was not written or has no record; run again to make it"
             )
@@ -214,14 +214,18 @@ class Draft:
 
 def write_json(path: StorePath, value: object) -> None:
     """Write a value as readable JSON, atomically."""
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: StorePath, text: str) -> None:
+    """Write a text, atomically."""
     if isinstance(path, RemotePath):
-        path.write(f"{text}\n".encode())
+        path.write(text.encode())
         return
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with told_if_full(path), removed_after(temporary):
         with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text + "\n")
+            stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)

@@ -23,7 +23,7 @@ from evenshard.shards import (
     swap,
 )
 from stages.contract.artifact import Artifact
-from stages.contract.draft import write_json
+from stages.contract.draft import write_json, write_text
 from stages.contract.errors import ConfigurationError
 from stages.contract.fingerprint import file_sha256
 from stages.contract.folder import copy_to_disk
@@ -150,10 +150,7 @@ def publish(
                 "the store",
                 *(before["rows"], before["world_size"], out),
             )
-        with (draft / CARD).open("w", encoding="utf-8") as stream:
-            stream.write(build_card(manifest))
-            stream.flush()
-            os.fsync(stream.fileno())
+        write_text(draft / CARD, build_card(manifest))
         write_json(draft / MANIFEST, manifest)
         sync_folder(draft)
         swap(draft, out, _own_files)

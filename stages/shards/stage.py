@@ -179,7 +179,7 @@ def make_worker(
                     for stretch, ends in zip(stretches, bounds, strict=True)
                 ]
             except FileNotFoundError:
-                draft._check_there()  # another run of this key has ended, and removed its scratch
+                draft.check_there()  # another run of this key has ended, and removed its scratch
                 raise
         table = shard_table(pieces)
         num_tokens = int(pc.sum(table["num_tokens"]).as_py())

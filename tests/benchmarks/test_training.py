@@ -265,8 +265,8 @@ def test_a_real_model_is_tuned_by_adapters_alone(regime: Regime, model_folder: P
     assert [point["steps"] for point in trace.points] == [2, 4]
     moved = {name for name, tensor in model.state_dict().items() if (tensor != before[name]).any()}
     assert moved and all(name.endswith((".up", ".down")) for name in moved)
-    assert not any(run.needs_reference for run in training.real_model(real, range(2)))
-    assert {run.method for run in training.real_model(real, range(2))} > {"all", "matched"}
+    assert not any(run.needs_reference for run in training.real_stage(real, range(2)))
+    assert {run.method for run in training.real_stage(real, range(2))} > {"all", "matched"}
 
 
 @pytest.mark.parametrize(
