@@ -122,6 +122,8 @@ def _convert(gguf: Path, draft: Path) -> None:
     model.hf_quantizer = None
     del model.config.quantization_config
     draft.mkdir(parents=True)
+    # Whether the hub was reachable is written down, and would be in the keys of all results.
+    tokenizer.init_kwargs["local_files_only"] = False
     model.save_pretrained(draft)
     tokenizer.save_pretrained(draft)
 

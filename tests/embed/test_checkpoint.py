@@ -9,6 +9,7 @@ from stages.contract.errors import ConfigurationError
 from stages.embed.checkpoint import (
     check_max_length,
     check_model_path,
+    embedded_model,
     resolve_model,
     vocabulary_size,
 )
@@ -89,3 +90,10 @@ def test_a_token_beyond_the_vocabulary_stops_before_the_model(tmp_path: Path) ->
     (folder / "config.json").write_text(json.dumps({"vocab_size": largest}))
     with pytest.raises(ConfigurationError, match=f"token {largest}, which must be < {largest}"):
         check_vocabulary(tokens, folder)
+
+
+def test_a_conversion_is_the_same_with_and_without_the_hub(tmp_path: Path) -> None:
+    """transformers notes whether the hub was allowed, which got into the keys of all results."""
+    folder = embedded_model(tmp_path)  # the tests allow none
+    written = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert written.get("local_files_only", False) is False
