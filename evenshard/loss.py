@@ -107,11 +107,14 @@ def step_denominator(
     return total
 
 
-def balance_loss(model: Any, outputs: Any) -> Tensor | float:
-    """Give the load-balancing loss of a mixture of experts, which no row's weight touches."""
+def balance_loss(model: Any, outputs: Any) -> Tensor | None:
+    """Give the load-balancing loss of a mixture of experts, which no row's weight touches.
+
+    None for a model that has none.
+    """
     balance: Tensor | None = getattr(outputs, "aux_loss", None)
     if balance is None:
-        return 0.0
+        return None
     share: float = getattr(model.config.get_text_config(), "router_aux_loss_coef", 0.0)
     return share * balance
 

@@ -229,7 +229,8 @@ def _find_ignored_weights(model: torch.nn.Module, reader: Any) -> str | None:
     found = getattr(outputs, "loss", None)
     if found is None:
         return "gives no loss"
-    expected = float(balance_loss(reader, outputs))
+    balance = balance_loss(reader, outputs)
+    expected = 0.0 if balance is None else float(balance)
     if abs(float(found) - expected) <= 1e-5 * abs(expected):
         return None
     return f"gives loss={float(found):.6g}, must give {expected:g}"

@@ -233,7 +233,9 @@ optimizer_cls_and_kwargs, preprocess_logits_for_metrics
                 denominator=num_items_in_batch,
                 world_size=num_ranks,
             )
-        loss = loss + (balance_loss(self.model, outputs) / self.current_gradient_accumulation_steps)
+        balance = balance_loss(self.model, outputs)
+        if balance is not None:
+            loss = loss + balance / self.current_gradient_accumulation_steps
         return (loss, outputs) if return_outputs else loss
 
     def _get_num_items_in_batch(
