@@ -24,12 +24,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from benchmarks.results import RESULTS
 from benchmarks.training_estimate import grid_seconds, measure_speed
-from benchmarks.training_features import pool_facts
 from benchmarks.training_grid import (
     FIRST_BUDGET,
     Run,
@@ -41,8 +41,9 @@ from benchmarks.training_grid import (
     tuning,
 )
 from benchmarks.training_loop import heldout_losses, train
-from benchmarks.training_methods import ALL, choose_rows, parse_asked, parse_method
+from benchmarks.training_methods import choose_rows, parse_asked, parse_method
 from benchmarks.training_model import Start, prepare
+from benchmarks.training_passes import FURTHER, pool_facts
 from benchmarks.training_regime import FULL, REGIMES, Regime
 from benchmarks.training_report import write_report
 from stages.contract.errors import ConfigurationError, DataError
@@ -56,7 +57,7 @@ def perform(run: Run) -> dict[str, Any]:
     """Select, train, and give the run's line."""
     start, regime = _start(run.regime), run.regime
     pool = start.pool(regime, run.seed)
-    facts = pool_facts(start, regime, run.seed, reference=run.needs_reference)
+    facts = pool_facts(start, regime, run.seed, run.further)
     chosen = choose_rows(parse_method(run.method), run.budget, pool, facts, regime, run.seed)
     model = start.learner()
     trace = train(
@@ -131,15 +132,11 @@ def _results(
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_one_thread) as pool:
-        # First what several runs share: features, then references.
-        for needs in (False, True):
-            shared = [run for run in runs if run.needs_reference or not needs]
-            by_pool = {(run.seed, run.regime.key if needs else ""): run for run in shared}
-            plain = [
-                dataclasses.replace(run, method=run.method if needs else ALL)
-                for run in by_pool.values()
-            ]
-            list(pool.map(_measure, plain))
+        # First what several runs share: the first pass, then each that follows it.
+        list(pool.map(_measure, {run.seed: run for run in runs}.values(), repeat(())))
+        for name in FURTHER:
+            by_pool = {(r.seed, r.regime.key): r for r in runs if name in r.further}
+            list(pool.map(_measure, by_pool.values(), repeat((name,))))
         futures = {pool.submit(_attempt, run): run for run in runs}
         yield from ((futures[future], future.result()) for future in as_completed(futures))
 
@@ -209,9 +206,9 @@ def _start(regime: Regime) -> Start:
     return prepare(regime)
 
 
-def _measure(run: Run) -> None:
+def _measure(run: Run, further: Sequence[str]) -> None:
     """Measure a pool once, before runs that share it."""
-    pool_facts(_start(run.regime), run.regime, run.seed, reference=run.needs_reference)
+    pool_facts(_start(run.regime), run.regime, run.seed, further)
 
 
 def _one_thread() -> None:

@@ -1,4 +1,8 @@
-"""From the lines of training runs to figures, paired by seed."""
+"""From the lines of training runs to figures, paired by seed.
+
+Runs were made beside other work, so their own seconds say as much of the machine as of the method:
+all figures in seconds are at one speed, the median of all runs.
+"""
 
 import itertools
 import math
@@ -7,11 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import t as student_t
 
 Line = dict[str, Any]
 
 LOSSES = ("plain", "macro")
 TARGETS = ("gain95", "loss101")
+# The rows of uniform, in steps that hold clusters in proportion as those of most selections do.
+CONTROL = "uniform:clusters=64,feature=head_sketch"
 
 
 @dataclass(frozen=True)
@@ -29,9 +36,13 @@ class Mean:
         return cls(float(np.mean(values)), spread / math.sqrt(len(values)), len(values))
 
     @property
-    def is_below_zero(self) -> bool:
-        """Whether the mean is more than two standard errors below zero."""
-        return self.value < -2 * self.error
+    def t95(self) -> float:
+        """How many standard errors hold 95% of the means of so few (Student's t); nan for one."""
+        return float(student_t.ppf(0.975, self.count - 1)) if self.count > 1 else math.nan
+
+    def beyond(self, errors: float) -> int:
+        """Say whether the mean is that many standard errors below 0 (-1), above (1), or not."""
+        return int(self.value > errors * self.error) - int(self.value < -errors * self.error)
 
 
 @dataclass(frozen=True)
@@ -48,12 +59,15 @@ class Summary:
         Of the gain of all rows, (start - loss) / (start - loss of all rows), by seed.
     excess : Mean
         loss / (loss of all rows) - 1, by seed.
-    beside_uniform : Mean or None
-        Loss less that of `uniform` at this budget and seed; None where there is no pair.
+    beside_uniform, beside_control : Mean or None
+        Loss less that of `uniform`, or of `CONTROL`, at this budget and seed; None where there is
+        no pair.
     gradient_error : float
         On the judge's sketch.
     rows, tokens : float
         Kept, per epoch.
+    steps : float
+        Of the whole run.
     selection_tokens, selection_seconds : float
         What the selection cost.
     trained_tokens, trained_seconds : float
@@ -72,9 +86,11 @@ class Summary:
     share: Mean
     excess: Mean
     beside_uniform: Mean | None
+    beside_control: Mean | None
     gradient_error: float
     rows: float
     tokens: float
+    steps: float
     selection_tokens: float
     selection_seconds: float
     trained_tokens: float
@@ -89,29 +105,61 @@ class Summary:
 
 def summarise(lines: Sequence[Line]) -> list[Summary]:
     """Gather the lines by method and budget, in order of the lines; all need those of `all`."""
+    lines = at_one_speed(lines)
     whole = {line["seed"]: line for line in lines if line["method"] == "all"}
-    uniform = {
-        (line["budget"], line["seed"]): line for line in lines if line["method"] == "uniform"
-    }
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
         if line["seed"] in whole:
             groups.setdefault((line["method"], line["budget"]), []).append(line)
     return [
-        _summary(group, [whole[line["seed"]] for line in group], uniform)
-        for group in groups.values()
+        _summary(
+            group,
+            [whole[line["seed"]] for line in group],
+            *(groups.get((name, budget), []) for name in ("uniform", CONTROL)),
+        )
+        for (_, budget), group in groups.items()
     ]
+
+
+def at_one_speed(lines: Sequence[Line]) -> list[Line]:
+    """Put the seconds that the median run would have taken in the place of each run's own.
+
+    A selection's are the median over the seeds of its method and budget.
+    """
+    speed = float(np.median([line["tokens"] / line["seconds"] for line in lines])) if lines else 1.0
+    selecting: dict[tuple[str, str], list[float]] = {}
+    for line in lines:
+        of_method = selecting.setdefault((line["method"], line["budget"]), [])
+        of_method.append(line["selection"]["seconds"])
+    return [
+        {
+            **line,
+            "seconds": line["tokens"] / speed,
+            "points": [{**p, "seconds": p["tokens"] / speed} for p in line["points"]],
+            "selection": {
+                **line["selection"],
+                "seconds": float(np.median(selecting[line["method"], line["budget"]])),
+            },
+        }
+        for line in lines
+    ]
+
+
+def _beside(group: Sequence[Line], others: Sequence[Line]) -> Mean | None:
+    """Pair the losses of two methods by seed; None for one beside itself, and without a pair."""
+    ends = {line["seed"]: final(line) for line in others}
+    if not others or others[0]["method"] == group[0]["method"]:
+        return None
+    pairs = [final(line) - ends[line["seed"]] for line in group if line["seed"] in ends]
+    return Mean.of(pairs) if pairs else None
 
 
 def _summary(
-    group: Sequence[Line], whole: Sequence[Line], uniform: dict[tuple[str, int], Line]
+    group: Sequence[Line],
+    whole: Sequence[Line],
+    uniform: Sequence[Line],
+    control: Sequence[Line],
 ) -> Summary:
-    pairs = [
-        final(line) - final(uniform[line["budget"], line["seed"]])
-        for line in group
-        if (line["budget"], line["seed"]) in uniform
-    ]
-    is_uniform = group[0]["method"] == "uniform"
     chosen = [line["selection"] for line in group]
     return Summary(
         group[0]["method"],
@@ -120,10 +168,12 @@ def _summary(
         Mean.of([final(line, "macro") for line in group]),
         Mean.of([share_of_gain(line, one) for line, one in zip(group, whole, strict=True)]),
         Mean.of([final(line) / final(one) - 1 for line, one in zip(group, whole, strict=True)]),
-        Mean.of(pairs) if pairs and not is_uniform else None,
+        _beside(group, uniform),
+        _beside(group, control),
         float(np.mean([one["gradient_error_judge"] for one in chosen])),
         float(np.mean([one["rows"] for one in chosen])),
         float(np.mean([one["tokens"] for one in chosen])),
+        float(np.mean([line["steps"] for line in group])),
         float(np.mean([selection_tokens(line) for line in group])),
         float(np.mean([one["seconds"] for one in chosen])),
         float(np.mean([line["tokens"] for line in group])),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.training_figures import CONTROL
 from benchmarks.training_methods import ALL, STOPPED
 from benchmarks.training_regime import Regime, digest
 from benchmarks.training_report import FIRST_TUNING_SEED
@@ -20,7 +21,7 @@ FIRST_BUDGET, BUDGETS = "30%", ("50%", "30%", "10%")
 VARIANTS = (
     "uniform:order=random",
     "uniform:learnable=0.7",
-    "uniform:clusters=64,feature=head_sketch",
+    CONTROL,
     f"uniform:tokens={PAPER}",
     "uniform:tokens=length",
     "cluster_balanced:keep=random",
@@ -28,7 +29,7 @@ VARIANTS = (
     "matched:learnable=0.7",
     "uniform:tokens=matched",
 )
-BEST = ("matched", "stratified", "importance", "length", "uniform:tokens=matched")
+BEST = ("matched", "stratified", "importance", "length", "uniform:tokens=matched", CONTROL)
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,12 @@ class Run:
         return digest([self.method, self.budget, self.seed, self.regime.facts])
 
     @property
-    def needs_reference(self) -> bool:
-        """Whether the method could read the reference's signals; a real model has none."""
-        return self.method not in (ALL, STOPPED) and not self.regime.model
+    def further(self) -> tuple[str, ...]:
+        """What the method could read beyond the first pass; of a real model there is no more."""
+        if self.method in (ALL, STOPPED) or self.regime.model:
+            return ()
+        gradients = ("gradients",) if self.method.partition(":")[0] == "less" else ()
+        return ("reference", "trajectory", *gradients)
 
 
 def tuning(regime: Regime) -> list[Run]:

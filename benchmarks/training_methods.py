@@ -4,7 +4,7 @@ Options that the benchmark reads itself; all others go to the selector.
 
     clusters=64  feature=head_sketch  normalize=1   what the pool is clustered by
     learnable=0.7   only rows of the largest reducible loss, that share of the pool, are candidates
-    tokens=other    as many tokens as the method `other` keeps at this budget
+    tokens=other    as many tokens as the method `other` keeps at this budget, in whole steps
     objective=rank  the paper's own loss, with clusters pinned to workers
     order=random    rows shuffled anew in every epoch, as plain trainers do, not by the plan
 """
@@ -43,11 +43,14 @@ CLUSTERS = {
 }
 OTHERS = (64, "head_sketch")
 LARGEST_MICRO_BATCH = 16
-# What has to be made for an array, by the beginning of its name; all others come from the pass.
+# What has to be made for an array, by its name or the beginning of it; all others come from the
+# pass.
 KINDS = {
     "reference": "reference",
     "targets": "targets",
     "trajectory": "trajectory",
+    "gradients": "gradients",
+    "targets.gradients": "gradients",
     "answer_alone_loss": "alone",
     "num_tokens": "",
     "num_targets": "",
@@ -142,14 +145,14 @@ def choose_rows(
 ) -> Chosen:
     """Select, schedule, and say what it costs.
 
-    Steps have as many tokens as those of all rows: methods that like long rows get fewer rows a
-    step, to the nearest whole micro-batch.
+    Steps have as many tokens as those of all rows, to the nearest whole micro-batch: methods that
+    like long rows get fewer rows a step, and so other numbers of steps.
     """
     reader = Reader(facts)
-    began = time.process_time()
     kept = _candidates(method, pool, reader, seed)
     asked = _asked(method, budget, pool, facts, regime, seed)
     candidates, clustering = _cluster(method, pool, kept, reader, seed)
+    began = time.process_time()
     micro_batch = regime.micro_batch
     for _ in range(3):
         step = StepShape(regime.NUM_WORKERS, 1, micro_batch)
@@ -202,7 +205,7 @@ class Reader:
         """
         if name not in self.facts.arrays or name == "judge_sketch":
             raise ConfigurationError(f"{name} is not measured by the training benchmark")
-        kind = KINDS.get(name.partition(".")[0], "pass")
+        kind = KINDS.get(name, KINDS.get(name.partition(".")[0], "pass"))
         if kind:
             self.read.add(kind)
         return self.facts.arrays[name]

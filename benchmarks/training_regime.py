@@ -60,7 +60,7 @@ class Regime:
         Shares of the steps of a run after which all held-out rows are passed.
     slice_share : float
         Share of the pool that the reference of reducible loss is tuned on, twice: see
-        `training_features.reference_losses`.
+        `training_passes.reference_signals`.
     sketch_vocab, sketch_hidden : int
         Size of the sketches.
     """

@@ -7,6 +7,7 @@ import numpy as np
 from benchmarks import results
 from benchmarks.results import Figure, put_into_docs, report
 from benchmarks.training_figures import (
+    CONTROL,
     Line,
     Mean,
     Summary,
@@ -20,9 +21,11 @@ from benchmarks.training_regime import Regime
 
 FIRST_TUNING_SEED = 1000
 PAPERS_HEADLINE = 0.696  # reduction of training time, CluSTER (arXiv 2609.12584)
+SAME_STEPS = 0.03  # relative difference up to which two runs have as many
 AT_NO_LOSS = 0.01  # of the loss of all rows: as near as a run must end for its time to count
 HEADINGS = (
-    "method | kept | seeds | rows | tokens an epoch | gradient error | held-out loss | macro | "
+    "method | kept | seeds | rows | tokens an epoch | steps | gradient error | held-out loss | "
+    "macro | "
     "gain kept | beside uniform | selection tokens | whole run saved: tokens, seconds | "
     "tokens, seconds to 95% of the gain | saved | tokens, seconds to loss + 1% | saved"
 )
@@ -65,7 +68,7 @@ def write_report(every: Sequence[Line], regime: Regime, command: str, name: str)
 
 
 def figures_of(lines: Sequence[Line], summaries: Sequence[Summary]) -> list[Figure]:
-    """Turn summaries into figures; what is held against uniform has two standard errors to beat."""
+    """Turn summaries into figures; what is held against uniform has its 95% interval to beat."""
     whole = [line for line in lines if line["method"] == "all"]
     quarter = float(np.mean([last_quarter(line) for line in whole]))
     found = [Figure("all rows: share of the gain in the last quarter", quarter, None, "lower")]
@@ -78,8 +81,8 @@ def figures_of(lines: Sequence[Line], summaries: Sequence[Summary]) -> list[Figu
             Figure(f"{label}: gradient error", one.gradient_error, None, "lower"),
         ]
         if one.beside_uniform is not None and one.beside_uniform.count > 1:
-            text = f"{label}: loss less that of uniform, against -2 standard errors"
-            bar = -2 * one.beside_uniform.error
+            text = f"{label}: loss less that of uniform, against its 95% interval about 0"
+            bar = -one.beside_uniform.t95 * one.beside_uniform.error
             found.append(Figure(text, one.beside_uniform.value, bar, "lower"))
         if one.ends_like_all(AT_NO_LOSS):
             text = f"{label}: share of the seconds of the whole run saved, against the paper's"
@@ -98,14 +101,15 @@ def regime_sentences(lines: Sequence[Line]) -> list[str]:
     whole = [line for line in lines if line["method"] == "all"]
     quarter = np.mean([last_quarter(line) for line in whole])
     tokens = np.mean([line["pool_tokens"] for line in lines])
-    speed = sum(line["tokens"] for line in lines) / sum(line["seconds"] for line in lines)
+    speed = np.median([line["tokens"] / line["seconds"] for line in lines])
     return [
         f"A pool of {regime['pool_rows']} rows ({tokens:.0f} tokens, at most "
         f"{regime['max_length']} a row), {regime['epochs']} epochs, 4 workers of about "
         f"{regime['micro_batch']} rows a step, learning rate {regime['learning_rate']:g}. Before "
         f"fine-tuning the held-out loss is {lines[0]['start']['plain']:.4f} (macro "
         f"{lines[0]['start']['macro']:.4f}). The last quarter of the steps of all rows brings "
-        f"{quarter:.1%} of its gain. {speed:.0f} tokens a CPU second of one thread. Selection "
+        f"{quarter:.1%} of its gain. Seconds are at one speed, the median run's {speed:.0f} tokens "
+        f"a CPU second of one thread, and a selection's own by the median of its seeds. Selection "
         f"tokens are those of training that cost as much: a forward pass counts a third.",
     ]
 
@@ -137,23 +141,39 @@ def table(summaries: Sequence[Summary]) -> list[str]:
 
 
 def verdict(summaries: Sequence[Summary]) -> list[str]:
-    """Say which methods beat uniform beyond two standard errors, and which are worse."""
+    """Say which methods beat uniform, and its control, beyond two standard errors and more."""
     told = []
     for budget in dict.fromkeys(one.budget for one in summaries):
-        pairs = [
-            (one.method, one.beside_uniform)
-            for one in summaries
-            if one.budget == budget and one.beside_uniform is not None
-        ]
-        sure = [(name, diff) for name, diff in pairs if diff.count > 1]
-        better = [name for name, diff in sure if diff.is_below_zero]
-        worse = [name for name, diff in sure if diff.value > 2 * diff.error]
-        if sure:
-            told.append(
-                f"At {budget}, beyond two standard errors of the paired difference: better than "
-                f"uniform: {_listed(better)}; worse: {_listed(worse)}."
-            )
+        here = [one for one in summaries if one.budget == budget]
+        for field, name in (("beside_uniform", "uniform"), ("beside_control", CONTROL)):
+            told += [sentence] if (sentence := _beyond(here, field, name)) else []
     return [*told, headline(summaries)]
+
+
+def _beyond(summaries: Sequence[Summary], field: str, name: str) -> str:
+    """Say which methods of a budget differ from one of them; nothing where no two seeds pair."""
+    steps = next((one.steps for one in summaries if one.method == name), 0.0)
+    sure = [(one, diff) for one in summaries if (diff := getattr(one, field)) and diff.count > 1]
+    if not sure or (name == CONTROL and len(sure) == 1):
+        return ""
+    lists = []
+    for word, side in (("better", -1), ("worse", 1)):
+        found = [
+            f"`{one.method}`{'*' * (diff.beyond(diff.t95) == side)}{_other_steps(one, steps)}"
+            for one, diff in sure
+            if diff.beyond(2.0) == side
+        ]
+        lists.append(f"{word} than `{name}`: {', '.join(found) or 'none'}")
+    return (
+        f"At {summaries[0].budget}, beyond two standard errors of the paired difference (* beyond "
+        f"its 95% interval by Student's t): {'; '.join(lists)}."
+    )
+
+
+def _other_steps(one: Summary, steps: float) -> str:
+    """Tell the steps of a method that makes more or fewer than it is compared with."""
+    differs = abs(one.steps / steps - 1) > SAME_STEPS
+    return f" ({one.steps:.0f} steps against {steps:.0f})" if differs else ""
 
 
 def headline(summaries: Sequence[Summary]) -> str:
@@ -190,7 +210,7 @@ def draw(lines: Sequence[Line], summaries: Sequence[Summary]) -> str:
 
 def _cells(one: Summary) -> list[str]:
     cells = [f"`{one.method}`", one.budget, str(one.loss.count), f"{one.rows:.0f}"]
-    cells += [f"{one.tokens:.0f}", f"{one.gradient_error:.3f}"]
+    cells += [f"{one.tokens:.0f}", f"{one.steps:.0f}", f"{one.gradient_error:.3f}"]
     cells += [_told(one.loss, 4), _told(one.macro, 4), _told(one.share, 3)]
     cells.append("" if one.beside_uniform is None else _told(one.beside_uniform, 4))
     cells.append(f"{one.selection_tokens:.0f}")
@@ -206,7 +226,3 @@ def _cells(one: Summary) -> list[str]:
 def _told(mean: Mean, digits: int) -> str:
     spread = "" if mean.count < 2 else f" +- {mean.error:.{digits}f}"
     return f"{mean.value:.{digits}f}{spread}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names) or "none"

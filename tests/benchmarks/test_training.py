@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from benchmarks import training, training_regime  # noqa: E402
 from benchmarks.training_data import Rows, known  # noqa: E402
-from benchmarks.training_features import answers_alone, measure_rows, pool_facts  # noqa: E402
+from benchmarks.training_features import answers_alone, measure_rows, target_rows  # noqa: E402
 from benchmarks.training_loop import (  # noqa: E402
     Course,
     add_gradients,
@@ -26,10 +26,12 @@ from benchmarks.training_loop import (  # noqa: E402
 )
 from benchmarks.training_methods import choose_rows, gradient_error, parse_method  # noqa: E402
 from benchmarks.training_model import Start, prepare  # noqa: E402
+from benchmarks.training_passes import FURTHER, pool_facts  # noqa: E402
 from benchmarks.training_plan import plan_rows  # noqa: E402
 from benchmarks.training_regime import TINY, Regime  # noqa: E402
 from evenshard.loss import step_denominator, weighted_loss  # noqa: E402
 from stages.allocate.budget import StepShape  # noqa: E402
+from stages.allocate.selectors import selector_classes  # noqa: E402
 from stages.contract.errors import ConfigurationError  # noqa: E402
 from tests.conftest import SAMPLE  # noqa: E402
 from tests.evenshard.ranks import run_ranks  # noqa: E402
@@ -208,6 +210,36 @@ def test_the_reference_scores_no_row_that_it_was_tuned_on(start: Start, regime: 
     assert cost.tokens == cost.trained_tokens + cost.forward_tokens / 3
 
 
+def test_gradients_are_those_of_a_warm_up_on_rows_of_the_pool(start: Start, regime: Regime) -> None:
+    pool, facts = start.pool(regime, 0), pool_facts(start, regime, 0, tuple(FURTHER))
+    rows, targets = facts.arrays["gradients"], facts.arrays["targets.gradients"]
+    assert rows.shape[0] == len(pool) and targets.shape[1] == rows.shape[1] == 4 * 1024
+    # Each checkpoint's part has length 1/2, so a row's product with itself is 1.
+    for values in (rows, targets):
+        assert np.allclose(np.einsum("rd,rd->r", values, values), 1.0, atol=2e-3)
+    # Four passes over the slice of a quarter, then one over all rows and targets a checkpoint.
+    passed = pool.num_tokens.sum() + target_rows(start.train, pool, regime, 0).num_tokens.sum()
+    cost = facts.costs["gradients"]
+    assert 0.7 * pool.num_tokens.sum() < cost.trained_tokens - 4 * passed
+    assert cost.trained_tokens - 4 * passed < 1.3 * pool.num_tokens.sum()
+    chosen = choose_rows(parse_method("less"), "50%", pool, facts, regime, 0)
+    assert chosen.cost.trained_tokens == cost.trained_tokens
+    scores = (rows @ targets.T).max(axis=1)
+    kept = np.isin(pool.row_ids, chosen.course.rows.row_ids)
+    assert scores[kept].mean() > scores[~kept].mean()
+
+
+def test_every_selector_has_what_it_reads(start: Start, regime: Regime) -> None:
+    pool, facts = start.pool(regime, 0), pool_facts(start, regime, 0, tuple(FURTHER))
+    for name in selector_classes():
+        method = parse_method(f"{name}:clusters=4")
+        chosen = choose_rows(method, "50%", pool, facts, regime, 0)
+        assert 0 < len(chosen.course.rows) <= 32, name
+        run = training.Run(method.text, "50%", 0, regime)
+        read = {cost for cost in FURTHER if chosen.cost.trained_tokens and cost in run.further}
+        assert chosen.cost.trained_tokens == 0 or read, name
+
+
 def test_answers_alone_by_hand() -> None:
     rows = Rows(
         np.array([4]),
@@ -252,7 +284,7 @@ def test_a_real_model_is_tuned_by_adapters_alone(regime: Regime, model_folder: P
     assert not known(start.train, real).any()
     model = start.learner()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    pool, facts = start.pool(real, 0), pool_facts(start, real, 0, reference=False)
+    pool, facts = start.pool(real, 0), pool_facts(start, real, 0, ())
     course = choose_rows(parse_method("matched"), "50%", pool, facts, real, 0).course
     trace = train(
         model,
@@ -265,7 +297,7 @@ def test_a_real_model_is_tuned_by_adapters_alone(regime: Regime, model_folder: P
     assert [point["steps"] for point in trace.points] == [2, 4]
     moved = {name for name, tensor in model.state_dict().items() if (tensor != before[name]).any()}
     assert moved and all(name.endswith((".up", ".down")) for name in moved)
-    assert not any(run.needs_reference for run in training.real_stage(real, range(2)))
+    assert not any(run.further for run in training.real_stage(real, range(2)))
     assert {run.method for run in training.real_stage(real, range(2))} > {"all", "matched"}
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from benchmarks import results, training_report
 from benchmarks.training_figures import (
+    CONTROL,
     Mean,
     last_quarter,
     reached,
@@ -113,7 +115,9 @@ def test_means_are_paired_by_seed() -> None:
     assert matched.beside_uniform is not None
     assert matched.beside_uniform.value == pytest.approx(-0.15)
     assert matched.beside_uniform.error == pytest.approx(0.05)
-    assert matched.beside_uniform.is_below_zero
+    assert matched.beside_uniform.beyond(2.0) == -1
+    # Two pairs hold 95% of their means within 12.7 errors only.
+    assert matched.beside_uniform.beyond(matched.beside_uniform.t95) == 0
     assert by_method["uniform"].beside_uniform is None
     # Gains of 0.6 of 1.0, and of 0.5 of 0.6.
     assert matched.share.value == pytest.approx((0.6 + 0.5 / 0.6) / 2)
@@ -121,8 +125,66 @@ def test_means_are_paired_by_seed() -> None:
 
 
 def test_one_seed_proves_nothing() -> None:
-    assert not Mean.of([-1.0]).is_below_zero
-    assert Mean.of([-1.0, -1.1, -0.9]).is_below_zero
+    assert Mean.of([-1.0]).beyond(2.0) == Mean.of([-1.0]).beyond(Mean.of([-1.0]).t95) == 0
+    assert Mean.of([-1.0, -1.1, -0.9]).beyond(2.0) == -1
+    assert Mean.of([1.0, 1.1, 0.9]).beyond(2.0) == 1
+
+
+@pytest.mark.parametrize(("count", "t95"), [(2, 12.706), (3, 4.303), (4, 3.182), (5, 2.776)])
+def test_few_seeds_need_more_errors(count: int, t95: float) -> None:
+    assert Mean(0.0, 1.0, count).t95 == pytest.approx(t95, abs=1e-3)
+    drawn = np.random.default_rng(count).normal(size=(4000, count))
+    beyond = [mean.beyond(mean.t95) for mean in map(Mean.of, drawn.tolist())]
+    assert 0.04 < np.mean(np.abs(beyond)) < 0.06  # of differences that are none
+
+
+def test_a_slow_machine_changes_no_figure() -> None:
+    lines = [
+        line(method, [4.2, 4.1, end], seed=seed, selection=selection)
+        for method, end, selection in (("all", 4.0, 0), ("matched", 4.01, 5), ("uniform", 4.3, 0))
+        for seed in range(3)
+    ]
+    slow = [
+        {
+            **one,
+            "seconds": 1.6 * one["seconds"],
+            "points": [{**p, "seconds": 1.6 * p["seconds"]} for p in one["points"]],
+            "selection": {**one["selection"], "seconds": 1.6 * one["selection"]["seconds"]},
+        }
+        if one["seed"] == 1
+        else one
+        for one in lines
+    ]
+    assert summarise(slow) == summarise(lines)
+
+
+def test_lists_of_what_is_better_name_other_steps_and_the_control() -> None:
+    ends = {
+        "all": (4.0, 4.0, 4.0),
+        "uniform": (4.5, 4.6, 4.7),
+        CONTROL: (4.4, 4.5, 4.6),
+        "matched": (4.3, 4.4, 4.5),
+        "length": (4.43, 4.5, 4.63),
+    }
+    lines = [
+        {
+            **line(method, [5.0, 5.0, end], seed=seed),
+            **({"steps": 132} if method == "length" else {}),
+        }
+        for method, both in ends.items()
+        for seed, end in enumerate(both)
+    ]
+    for one in lines:
+        for point, share in zip(one["points"], (0.5, 0.75, 1.0), strict=True):
+            point["steps"] = share * one["steps"]
+    beside_uniform, beside_control = (
+        text for text in training_report.verdict(summarise(lines)) if "At 30%" in text
+    )
+    better, worse = beside_uniform.split("; ")
+    assert f"`{CONTROL}`*, `matched`*, `length`* (132 steps against 100)" in better
+    assert worse.endswith("none.")
+    assert f"better than `{CONTROL}`: `matched`*;" in beside_control
+    assert f"worse than `{CONTROL}`: `uniform`*" in beside_control
 
 
 def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,11 +205,11 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row for row in text.splitlines() if row.startswith("| `")]
     assert len({row.count("|") for row in text.splitlines() if row.startswith("|")}) == 1
     assert [row.split("`")[1] for row in rows] == ["all", "matched", "uniform", "length"]
-    assert "better than uniform: `matched`; worse: `length`" in text
+    assert "better than `uniform`: `matched`*; worse than `uniform`: `length`*" in text
     assert "at 0.001: 4.1230" in text and "3.0000" not in text
     found = json.loads((tmp_path / "results" / "training.json").read_text())
     figures = {row["figure"]: row for row in found["rows"]}
-    text = "matched at 30%: loss less that of uniform, against -2 standard errors"
+    text = "matched at 30%: loss less that of uniform, against its 95% interval about 0"
     assert figures[text]["value"] == pytest.approx(-0.2) and figures[text]["met"]
     assert ElementTree.parse(tmp_path / "training.svg").getroot().tag.endswith("svg")
 
