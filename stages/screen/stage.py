@@ -219,4 +219,4 @@ def _tell(facts: Facts, leaks: pa.Table) -> None:
             log.warning("screen: row %d has %s", hit["row_id"], leak_text(hit, leaked["ngram"]))
 
 
-SCREEN = Stage(name="screen", version=1, reads=("rows",), identity=identity, run=run)
+SCREEN = Stage(name="screen", version=2, reads=("rows",), identity=identity, run=run)

@@ -8,7 +8,6 @@ at; there each character counts as a word.
 """
 
 import hashlib
-import json
 import re
 import sys
 import unicodedata
@@ -17,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from stages.contract.fingerprint import canonical_json
+from stages.rows.tools import with_tools
 
 DIGEST_BYTES = 16
 # Both are white space, so neither is left in a normalised text.
@@ -35,12 +35,13 @@ def plain(text: str | None) -> str:
 
 
 def digest(messages: Sequence[Message], meta: str | None) -> bytes:
-    """Hash what is said in a row, by whom, and the tool calls that a template would render.
+    """Hash what is said in a row, by whom, and the tools that a template would render.
 
     Other columns do not count: rows of one text whose `meta` differs are duplicates.
     """
     turns = [f"{plain(m['role'])}{END_OF_ROLE}{plain(m['content'])}" for m in messages]
-    text = END_OF_TURN.join([*turns, *_tool_calls(meta)])
+    added = with_tools(messages, meta).added
+    text = END_OF_TURN.join([*turns, canonical_json(added)] if added else turns)
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
 
 
@@ -67,16 +68,6 @@ def _composed(text: str | None) -> str:
 
 def _split(text: str) -> list[str]:
     return text.split() if text.isascii() else UNSPACED.sub(r" \g<0> ", text).split()
-
-
-def _tool_calls(meta: str | None) -> list[str]:
-    """Give what `meta` adds to the rendered text, as `stages.tokens` does."""
-    if meta is None or "tool_calls" not in meta:
-        return []
-    columns = json.loads(meta)
-    if not isinstance(columns, dict):
-        return []
-    return [canonical_json([columns.get("messages"), columns.get("tools")])]
 
 
 @cache

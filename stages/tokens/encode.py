@@ -43,6 +43,8 @@ class Encoded:
         Special tokens that somebody wrote into a message.
     lacks_end : bool
         Whether an answer ends, before truncation, in another token than a special or added one.
+    tools_left_out : bool
+        Whether the row describes tools that it is rendered without.
     """
 
     input_ids: Ids
@@ -53,6 +55,7 @@ class Encoded:
     mended: tuple[str, ...] = ()
     num_literals: int = 0
     lacks_end: bool = False
+    tools_left_out: bool = False
 
     @property
     def num_targets(self) -> int:
@@ -220,4 +223,5 @@ class Encoder:
             mended=rendering.mended,
             num_literals=len(rendering.literals),
             lacks_end=lacks_end,
+            tools_left_out=rendering.tools_left_out,
         )

@@ -4,13 +4,11 @@ Tables pad missing keys with null, and templates raise on null or print the word
 keys are dropped before a template sees them; the text "None" is text and stays.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.rows.dialects import ROLES as SAME_ROLES
-from stages.rows.dialects import Problem, content_text
+from stages.rows.tools import with_tools
 
 Message = dict[str, Any]
 
@@ -47,14 +45,17 @@ class Conversation:
     turns : list of dict
         Messages as templates take them.
     tools : list of dict or None
-        Descriptions of the tools that the turns call.
+        Descriptions of the tools that can be called.
     trailing_dropped : int
         Turns behind the last answer that were left out.
+    tools_unread : bool
+        Whether the row has a column `tools` that cannot be used.
     """
 
     turns: list[Message]
     tools: list[Any] | None
     trailing_dropped: int
+    tools_unread: bool = False
 
 
 def prepare(
@@ -67,8 +68,8 @@ def prepare(
     messages : sequence of mapping
         Role and content, as the rows artifact holds them; the content may be null.
     meta : str or None
-        JSON of the row's other columns. Where it holds `messages` with tool calls whose roles and
-        contents are those of the row, and `tools`, these are rendered.
+        JSON of the row's other columns. `tools` of it are rendered, and so are the tool calls of
+        `messages` where roles and contents are those of the row.
     supports_tools : bool
         Whether the template writes tool calls.
 
@@ -80,13 +81,13 @@ def prepare(
     """
     if len(messages) > MOST_TURNS:
         raise RowRejected("too_many_turns", f"{len(messages)} turns, at most {MOST_TURNS}")
-    turns, tools = _with_tool_calls(messages, meta)
-    turns, num_dropped = _until_last_answer(turns)
+    told = with_tools(messages, meta)
+    turns, num_dropped = _until_last_answer(told.turns)
     for index, turn in enumerate(turns):
         _check_turn(index, turn, supports_tools)
     # A padded system column says nothing; a null system turn is left out.
     turns = [turn for turn in turns if turn["role"] != "system" or "content" in turn]
-    return Conversation(turns, tools, num_dropped)
+    return Conversation(turns, told.tools, num_dropped, told.unread)
 
 
 def is_answer(turn: Message) -> bool:
@@ -117,53 +118,3 @@ def _until_last_answer(turns: list[Message]) -> tuple[list[Message], int]:
         raise RowRejected("no_supervised_tokens", f"none of the {len(turns)} turns is an answer")
     length = answers[-1] + 1
     return turns[:length], len(turns) - length
-
-
-def _with_tool_calls(
-    messages: Sequence[Mapping[str, Any]], meta: str | None
-) -> tuple[list[Message], list[Any] | None]:
-    """Add the tool calls that `meta` kept to the messages they belong to."""
-    turns = [_without_nulls(message) for message in messages]
-    # The other columns of most rows are large and of no use here: parse few of them.
-    if meta is None or "tool_calls" not in meta:
-        return turns, None
-    columns = json.loads(meta)
-    originals = _as_list(columns.get("messages")) if isinstance(columns, dict) else None
-    if not originals or not all(isinstance(original, dict) for original in originals):
-        return turns, None
-    originals = [_without_nulls(original) for original in originals]
-    # A column of that name may also be another conversation than the one that was read.
-    if len(originals) != len(turns) or not all(map(_agree, originals, turns)):
-        return turns, None
-    if not any(original.get("tool_calls") for original in originals):
-        return turns, None
-    merged = [{**original, **turn} for original, turn in zip(originals, turns, strict=True)]
-    return merged, _as_list(columns.get("tools"))
-
-
-def _agree(original: Message, turn: Message) -> bool:
-    """Say whether a message as it was written is the turn that was read from it."""
-    role = original.get("role")
-    if not isinstance(role, str) or turn["role"] not in (
-        role,
-        SAME_ROLES.get(role.strip().lower()),
-    ):
-        return False
-    try:
-        return bool(content_text(original.get("content")) == turn.get("content", ""))
-    except Problem:
-        return False
-
-
-def _without_nulls(message: Mapping[str, Any]) -> Message:
-    return {key: value for key, value in message.items() if value is not None}
-
-
-def _as_list(value: object) -> list[Any] | None:
-    """Take a list, or the JSON text of one."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    return value if isinstance(value, list) and value else None

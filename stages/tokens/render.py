@@ -4,8 +4,10 @@ What a template refuses may be mended by policies; what it writes is never chang
 """
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from stages.contract.errors import ConfigurationError, require
@@ -19,6 +21,8 @@ from stages.tokens.special import MOST_PRIVATE, SpecialTokens, num_private
 log = logging.getLogger(__name__)
 
 TEMPLATES = ("alpaca", "magicoder", "chatml", "plain")
+ASKS_DAY = re.compile(r"strftime_now\s*\(\s*(?P<quote>['\"])(?P<form>.*?)(?P=quote)\s*\)")
+DATE = "2024-07-26"  # what Llama's templates say where nobody tells them the day
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,11 @@ class Template:
         """Whether the template writes tool calls."""
         return "tool_calls" in self.tools_text
 
+    @property
+    def describes_tools(self) -> bool:
+        """Whether the template writes what the tools are."""
+        return re.search(r"\btools\b", self.tools_text) is not None
+
     def knows(self, role: str) -> bool:
         """Say whether a role is one of the usual, or one that the template names."""
         return role in ROLES or f"'{role}'" in self.tools_text or f'"{role}"' in self.tools_text
@@ -65,6 +74,8 @@ class Rendering:
         Characters of the special tokens that somebody wrote into a message.
     mended : tuple of str
         Policies that acted, since the template refuses the row as it is.
+    tools_left_out : bool
+        Whether the row describes tools that the text does not.
     """
 
     text: str
@@ -72,9 +83,10 @@ class Rendering:
     trailing_dropped: int = 0
     literals: tuple[Span, ...] = ()
     mended: tuple[str, ...] = ()
+    tools_left_out: bool = False
 
 
-def choose_template(name: str, source: str | None, tokenizer: Any) -> Template:
+def choose_template(name: str, source: str | None, tokenizer: Any, date: str = DATE) -> Template:
     """Take a template's source, or the tokenizer's own, and check that it is Jinja.
 
     Parameters
@@ -85,11 +97,13 @@ def choose_template(name: str, source: str | None, tokenizer: Any) -> Template:
         Its text; None takes the tokenizer's own.
     tokenizer : transformers tokenizer
         Owner of the `chat` template.
+    date : str
+        The day that is written where the template asks for it.
 
     Raises
     ------
     ConfigurationError
-        If there is no such template or its syntax is wrong.
+        If there is no such template, its syntax is wrong, or it takes the day of the run.
     """
     if source is not None:
         text = tools_text = source
@@ -107,9 +121,29 @@ def choose_template(name: str, source: str | None, tokenizer: Any) -> Template:
                 f"tokens.template=chat: {error}; set tokens.template to a file that ends in .jinja"
             ) from error
         tools_text = tokenizer.get_chat_template(tools=[{}])
-    template = Template(name, text, tools_text)
+    template = Template(name, *(dated(each, date, name) for each in (text, tools_text)))
     _check_syntax(template, tokenizer)
     return template
+
+
+def dated(source: str, date: str, name: str) -> str:
+    """Write a day into a template where it asks for that of the run, as those of Llama 3 do.
+
+    Raises
+    ------
+    ConfigurationError
+        If it asks in another way than by `strftime_now` of a literal.
+    """
+    day = datetime.fromisoformat(date)
+    written = ASKS_DAY.sub(lambda asked: repr(day.strftime(asked["form"])), source)
+    rest = re.sub(r"strftime_now\s+is\s+(not\s+)?defined", "", written)
+    require(
+        "strftime_now" not in rest,
+        f"tokens.template={name} takes the day of the run by strftime_now in a way that cannot be "
+        f"replaced by tokens.date={date}; write strftime_now('%d %b %Y'), or the day, into a copy "
+        f"of it and set tokens.template to that file",
+    )
+    return written
 
 
 def render_row(
@@ -149,8 +183,8 @@ def render_row(
             "no_supervised_tokens",
             "the answer is empty: 0 supervised tokens before and 0 after truncation",
         )
-    has_calls = any(turn.get("tool_calls") for turn in row.turns)
-    source = template.tools_text if has_calls else template.text
+    has_tools = row.tools is not None or any(turn.get("tool_calls") for turn in row.turns)
+    source = template.tools_text if has_tools else template.text
 
     def draw_with(turns: Sequence[Message], tools: list[Any] | None, prompt: bool) -> str:
         with limited():
@@ -178,7 +212,8 @@ def render_row(
     literals = special.find(
         text, [turns, row.tools], lambda parts: draw_with(parts[0], parts[1], False)
     )
-    return Rendering(text, spans, row.trailing_dropped, literals, mended)
+    left_out = row.tools_unread or (row.tools is not None and not template.describes_tools)
+    return Rendering(text, spans, row.trailing_dropped, literals, mended, left_out)
 
 
 def _draw_or_mend(

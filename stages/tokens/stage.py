@@ -4,6 +4,7 @@ import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from stages.contract.stage import Stage, work_through
 from stages.contract.tables import Layout
 from stages.tokens.encode import Encoded, Encoder, Rejected
 from stages.tokens.mend import MENDS, REJECT
-from stages.tokens.render import TEMPLATES, choose_template
+from stages.tokens.render import DATE, TEMPLATES, choose_template
 from stages.tokens.special import CHOICES, SpecialTokens
 from stages.tokens.tally import (
     changes_table,
@@ -68,6 +69,9 @@ class TokensConfig:
         cannot mend is rejected.
     special_in_text : str
         What special tokens are that stand in the text of a row: `text` or `special`.
+    date : str
+        The day that a template is told which writes one, as those of Llama 3 do. It is not the
+        day of the run, on which the bytes would depend.
     max_reject_fraction : float
         Share of rejected rows above which the run stops.
     """
@@ -77,6 +81,7 @@ class TokensConfig:
     on_too_long: str = "truncate"
     on_template_error: str = "merge_system+join_turns"
     special_in_text: str = "text"
+    date: str = DATE
     max_reject_fraction: float = 0.1
 
     def __post_init__(self) -> None:
@@ -92,6 +97,10 @@ class TokensConfig:
         require_one_of("tokens.on_too_long", self.on_too_long, POLICIES)
         require_one_of("tokens.special_in_text", self.special_in_text, CHOICES)
         self._check_mends()
+        require(
+            _is_day(self.date),
+            f"tokens.date={self.date} must be a day as {DATE}; set tokens.date={DATE}",
+        )
         require_share("tokens.max_reject_fraction", self.max_reject_fraction, zero_allowed=True)
 
     def _check_mends(self) -> None:
@@ -134,7 +143,7 @@ def load_encoder(settings: TokensSettings) -> Encoder:
     source = None if file is None else file.read_text(encoding="utf-8")
     return Encoder(
         tokenizer,
-        choose_template(tokens.template, source, tokenizer),
+        choose_template(tokens.template, source, tokenizer, tokens.date),
         max_length=tokens.max_length,
         on_too_long=tokens.on_too_long,
         adds_bos=begins_with_bos(tokenizer),
@@ -157,6 +166,13 @@ def identity(settings: TokensSettings) -> Facts:
         if settings.tokens.template not in TEMPLATES:
             params["template"] = "file"  # its place is not part of what it says
     return params
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def _template_file(name: str) -> Path | None:
@@ -284,4 +300,4 @@ def _first_rejects(draft: Draft, receipts: Sequence[Receipt], most: int = 5) -> 
     return list(itertools.islice(lines, most))
 
 
-TOKENS = Stage(name="tokens", version=2, reads=("screen", "rows"), identity=identity, run=run)
+TOKENS = Stage(name="tokens", version=3, reads=("screen", "rows"), identity=identity, run=run)

@@ -24,6 +24,7 @@ SUMS = (
     "special_in_text",
     "special_in_text_rows",
     "without_end_token",
+    "tools_left_out",
 )
 
 CHANGES = pa.schema(
@@ -70,7 +71,8 @@ def changes_table(rows: pa.Table, kept: Sequence[Encoded]) -> pa.Table:
     -------
     pyarrow.Table
         `change` is a policy of tokens.on_template_error, `trailing_user_dropped` (`count` turns
-        behind the last answer) or `special_in_text` (`count` special tokens in messages).
+        behind the last answer), `special_in_text` (`count` special tokens in messages) or
+        `tools_left_out` (the template does not write what tools there are).
     """
     found = [
         (index, change, count)
@@ -79,6 +81,7 @@ def changes_table(rows: pa.Table, kept: Sequence[Encoded]) -> pa.Table:
             *((name, 1) for name in row.mended),
             ("trailing_user_dropped", row.trailing_dropped),
             ("special_in_text", row.num_literals),
+            ("tools_left_out", int(row.tools_left_out)),
         )
         if count
     ]
@@ -116,6 +119,7 @@ def count_part(kept: Kept, rejects: Sequence[Rejected]) -> Facts:
         "special_in_text": sum(row.num_literals for row in rows),
         "special_in_text_rows": sum(row.num_literals > 0 for row in rows),
         "without_end_token": sum(row.lacks_end for row in rows),
+        "tools_left_out": sum(row.tools_left_out for row in rows),
         "max_length_seen": max(lengths, default=0),
     }
 
@@ -129,9 +133,10 @@ def count_all(receipts: Sequence[Receipt]) -> Facts:
         Counts of rows: kept, rejected, truncated (of those kept), trailing_user_dropped (kept
         up to their last answer), mended_rows and mended (by policy, since the template refuses
         them as they are), special_in_text_rows, without_end_token (an answer of theirs ends
-        without one). Counts of tokens: tokens, targets, special_in_text (written by somebody
-        into a message), max_length_seen (of a row before truncation). truncated_kept_share is
-        the share of the truncated rows' targets that was kept.
+        without one), tools_left_out (they describe tools that their text does not).
+        Counts of tokens: tokens, targets, special_in_text (written by somebody into a message),
+        max_length_seen (of a row before truncation). truncated_kept_share is the share of the
+        truncated rows' targets that was kept.
     """
     reasons: collections.Counter[str] = collections.Counter()
     mended: collections.Counter[str] = collections.Counter()
@@ -170,6 +175,12 @@ def notices(facts: Facts, special_in_text: str) -> list[str]:
             f"the text of {facts['special_in_text_rows']} rows holds "
             f"{facts['special_in_text']} special tokens; they are tokenised as "
             f"tokens.special_in_text={special_in_text}"
+        )
+    if facts["tools_left_out"]:
+        said.append(
+            f"{facts['tools_left_out']} of the {facts['kept']} rows describe tools that their text "
+            "does not: the template writes no tools, or the column `tools` is no list of "
+            "descriptions of theirs; changes.parquet names the rows; look at tokens.template"
         )
     if facts["without_end_token"]:
         said.append(

@@ -78,7 +78,9 @@ def test_a_digest_is_that_of_the_normalised_turns() -> None:
 def test_tool_calls_are_part_of_what_is_said() -> None:
     turns = talk(("user", "q"), ("assistant", None))
     calls = [
-        json.dumps({"messages": [{"role": "assistant", "tool_calls": [{"n": n}]}], "id": i})
+        json.dumps(
+            {"messages": [turns[0], {"role": "assistant", "tool_calls": [{"n": n}]}], "id": i}
+        )
         for n, i in ((1, 1), (1, 2), (2, 3))
     ]
     first, same, other = (digest(turns, meta) for meta in calls)
