@@ -29,7 +29,7 @@ from stages.contract.parts import Facts, Outcome, PartSpec, Receipt
 from stages.contract.shown import flat
 from stages.contract.stage import Stage
 from stages.embed.checkpoint import check_max_length, resolve_model
-from stages.embed.stage import EMBED
+from stages.embed.stage import EMBED, check_rejects
 from stages.rows.stage import ROWS, RowsSettings
 from stages.screen.stage import SCREEN, ScreenSettings
 from stages.shards.card import Published
@@ -131,12 +131,19 @@ def run_stages(
             if stage is TOKENS:
                 passes.prepare(reports)
             if stage is EMBED:
+                _check_embedded(reports["embed"].artifact, config)
                 reports |= passes.make(reports)
             if stage.name == last:
                 break
     finally:
         disconnect()
     return reports
+
+
+def _check_embedded(embed: Artifact, config: Config) -> None:
+    """Ask again how many rows may lack numbers: a pass may be reused that was let through."""
+    facts = embed.facts
+    check_rejects(facts["kept"], facts["rejected"], config.embed.max_reject_fraction, embed.path)
 
 
 def _is_finished(last: str, store: StorePath, config: Config) -> bool:

@@ -5,12 +5,13 @@ V vocabulary, H hidden size, R rows. Only supervised positions ever meet the LM 
 chunks, so the largest tensor is (chunk, vocabulary), however long the rows are.
 
 With h the last hidden state after the final norm, p the probabilities of the next token and
-y the right one, the gradient of one position's loss in the LM head is (p - e_y) h^T. A row's
-features are means over its T positions:
+y the right one, the gradient of one position's loss in the LM head is r h^T with r = p - e_y. Where
+a family scales its logits or caps them softly (z = c tanh(s / c), as Gemma), each entry of r has
+the slope of its logit as a further factor. A row's features are means over its T positions:
 
-    target_row   mean (p_y - 1) h            the head gradient's own row y (CluSTER,
+    target_row   mean r_y h                  the head gradient's own row y (CluSTER,
                                              arXiv 2609.12584, its proxy of the gradient)
-    head_sketch  mean A^T (p - e_y) (B^T h)^T  a sketch of the whole head gradient
+    head_sketch  mean A^T r (B^T h)^T        a sketch of the whole head gradient
     hidden_mean  mean h                      the plain embedding, for comparison
     judge_sketch as head_sketch with other maps; quality figures read it, selectors never
 
@@ -28,6 +29,7 @@ from torch import Tensor
 from stages.embed.sketch import Sketch, fold_residuals
 
 Head = Callable[[Tensor], Tensor]
+Slope = Callable[[Tensor], Tensor] | None
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,19 @@ class PositionSignals:
         and the probability of the likeliest token.
     entropy : Tensor
         Of the next token's distribution, in nats.
-    residual_norm : Tensor
+    error_norm : Tensor
         Norm of p - e_y.
+    residual_norm, target_pull : Tensor
+        Norm of r, and -r_y; without slopes error_norm and wrong_p.
     """
 
     nll: Tensor
     wrong_p: Tensor
     max_p: Tensor
     entropy: Tensor
+    error_norm: Tensor
     residual_norm: Tensor
+    target_pull: Tensor
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ def row_features(
     names: Sequence[str],
     chunk: int,
     sketches: Mapping[str, Sketch],
+    slope: Slope = None,
 ) -> RowFeatures:
     """Compute features and all signals of the rows of a batch.
 
@@ -99,9 +106,11 @@ def row_features(
         Positions per chunk of logits.
     sketches : mapping of str to Sketch
         The maps of the sketches that are asked for.
+    slope : callable, optional
+        Logits -> their slopes, where the head does more than multiply.
     """
     signals, folded_PA = position_signals(
-        hidden_PH, targets_P, head, chunk=chunk, sketches=list(sketches.values())
+        hidden_PH, targets_P, head, chunk=chunk, sketches=list(sketches.values()), slope=slope
     )
     hidden_PH = hidden_PH.float()
     norms_P = hidden_PH.norm(dim=1)
@@ -109,7 +118,7 @@ def row_features(
     features = {}
     for name in names:
         if name == "target_row":
-            features[name] = _row_means(hidden_PH, -signals.wrong_p, num_positions)
+            features[name] = _row_means(hidden_PH, -signals.target_pull, num_positions)
         elif name == "hidden_mean":
             features[name] = _row_means(hidden_PH, torch.ones_like(norms_P), num_positions)
         else:
@@ -148,7 +157,13 @@ def position_mean(hidden_RTH: Tensor, lengths_R: Tensor) -> Tensor:
 
 
 def position_signals(
-    hidden_PH: Tensor, targets_P: Tensor, head: Head, *, chunk: int, sketches: Sequence[Sketch]
+    hidden_PH: Tensor,
+    targets_P: Tensor,
+    head: Head,
+    *,
+    chunk: int,
+    sketches: Sequence[Sketch],
+    slope: Slope = None,
 ) -> tuple[PositionSignals, list[Tensor]]:
     """Take logits chunk by chunk and keep a few numbers per position.
 
@@ -157,15 +172,15 @@ def position_signals(
     PositionSignals
         Of all positions.
     list of Tensor of shape (P, num_buckets)
-        p - e_y folded over the vocabulary, by each sketch.
+        r folded over the vocabulary, by each sketch.
     """
     vocab_map = torch.cat([sketch.vocab_map for sketch in sketches], dim=1) if sketches else None
     pieces = []
     folds = []
     for start in range(0, targets_P.shape[0], chunk):
         targets_C1 = targets_P[start : start + chunk, None]
-        shifted_CV = head(hidden_PH[start : start + chunk]).float()
-        shifted_CV = shifted_CV - shifted_CV.amax(1, keepdim=True)
+        logits_CV = head(hidden_PH[start : start + chunk]).float()
+        shifted_CV = logits_CV - logits_CV.amax(1, keepdim=True)
         target_C = shifted_CV.gather(1, targets_C1)[:, 0]
         exp_target_C = target_C.exp()
         # The target is left out of the sums: 1 - p_y and norm(p - e_y) by difference would be
@@ -175,11 +190,17 @@ def position_signals(
         sums_C = others_C + exp_target_C
         log_sums_C = torch.where(target_C == 0.0, others_C.log1p(), sums_C.log())
         wrong_p_C = others_C / sums_C
-        residual_C = (_row_dot(others_CV, others_CV) + others_C.square()).sqrt() / sums_C
+        error_C = _residual_norm(others_CV, others_C) / sums_C
         mean_shifted_C = (_row_dot(others_CV, shifted_CV) + exp_target_C * target_C) / sums_C
         if mean_shifted_C.isnan().any():  # a model that masks logits by -inf: 0 * -inf is NaN
             finite_CV = torch.where(others_CV > 0.0, shifted_CV, 0.0)
             mean_shifted_C = (_row_dot(others_CV, finite_CV) + exp_target_C * target_C) / sums_C
+        pulls_CV, residual_C, pull_C = others_CV, error_C, wrong_p_C
+        if slope is not None:
+            slopes_CV = slope(logits_CV)
+            target_slope_C = slopes_CV.gather(1, targets_C1)[:, 0]
+            pulls_CV, pull_C = others_CV * slopes_CV, wrong_p_C * target_slope_C
+            residual_C = _residual_norm(pulls_CV, others_C * target_slope_C) / sums_C
         pieces.append(
             torch.stack(
                 [
@@ -187,19 +208,25 @@ def position_signals(
                     wrong_p_C,
                     1.0 / sums_C,
                     log_sums_C - mean_shifted_C,
+                    error_C,
                     residual_C,
+                    pull_C,
                 ],
                 dim=1,
             )
         )
         if vocab_map is not None:
-            targets_C = targets_C1[:, 0]
-            folds.append(fold_residuals(others_CV, sums_C, wrong_p_C, targets_C, vocab_map))
+            folds.append(fold_residuals(pulls_CV, sums_C, pull_C, targets_C1[:, 0], vocab_map))
     values = torch.cat(pieces)
     columns = (values[:, index].contiguous() for index in range(len(fields(PositionSignals))))
     sizes = [sketch.num_buckets for sketch in sketches]
     split = torch.split(torch.cat(folds), sizes, dim=1) if folds else ()
     return PositionSignals(*columns), list(split)
+
+
+def _residual_norm(others_CV: Tensor, target_C: Tensor) -> Tensor:
+    """Norm of each row of others, with one more entry."""
+    return (_row_dot(others_CV, others_CV) + target_C.square()).sqrt()
 
 
 def _row_dot(left_CV: Tensor, right_CV: Tensor) -> Tensor:
@@ -216,7 +243,7 @@ def _row_signals(
             signals.wrong_p,
             signals.max_p,
             signals.entropy,
-            signals.residual_norm,
+            signals.error_norm,
             signals.residual_norm * norms_P,
             signals.residual_norm.square(),
         ],

@@ -27,6 +27,9 @@ class TargetModel:
         (rows, time, hidden).
     head : callable
         (positions, hidden) -> logits of shape (positions, vocab).
+    slope : callable or None
+        Logits -> how fast each moves with the product of output embedding and hidden state; None
+        where it is that product.
     vocab_size, hidden_size : int
         Dimensions of the head.
     device : torch.device
@@ -41,6 +44,7 @@ class TargetModel:
     hidden_size: int
     device: torch.device
     head_device: torch.device
+    slope: Callable[[Tensor], Tensor] | None = None
 
 
 def load_model(
@@ -83,7 +87,7 @@ def wrap_model(model: transformers.PreTrainedModel) -> TargetModel:
     """Split a loaded model into trunk and head, and check that they make up the whole."""
     output = model.get_output_embeddings()
     trunk_module = model.base_model
-    adjust = _logit_adjustment(model.config)
+    adjust, slope = _logit_adjustment(model.config)
 
     def trunk(input_ids: Tensor) -> Tensor:
         # Rows are padded on the right and attention is causal, so no real token sees padding
@@ -93,7 +97,7 @@ def wrap_model(model: transformers.PreTrainedModel) -> TargetModel:
 
     def head(hidden: Tensor) -> Tensor:
         logits: Tensor = output(hidden)
-        return adjust(logits)
+        return adjust(logits) if adjust else logits
 
     target = TargetModel(
         trunk=trunk,
@@ -102,27 +106,39 @@ def wrap_model(model: transformers.PreTrainedModel) -> TargetModel:
         hidden_size=int(output.weight.shape[1]),
         device=model.get_input_embeddings().weight.device,
         head_device=output.weight.device,
+        slope=slope,
     )
     _check_split(model, target)
     return target
 
 
-def _logit_adjustment(config: transformers.PreTrainedConfig) -> Callable[[Tensor], Tensor]:
-    """Do to logits what some families do after the head: scale them, or cap them softly."""
+def _logit_adjustment(
+    config: transformers.PreTrainedConfig,
+) -> tuple[Callable[[Tensor], Tensor] | None, Callable[[Tensor], Tensor] | None]:
+    """Do to logits what some families do after the head: scale them, or cap them softly.
+
+    Returns
+    -------
+    adjust : callable or None
+        Products of output embedding and hidden state -> logits; None where they are the same.
+    slope : callable or None
+        Logits -> the derivative of each by its product, which the head's gradient has as a factor.
+    """
     cap = getattr(config, "final_logit_softcapping", None)
-    times = getattr(config, "logit_scale", None)
-    divide = getattr(config, "logits_scaling", None)
+    scale = (getattr(config, "logit_scale", None) or 1.0) / (
+        getattr(config, "logits_scaling", None) or 1.0
+    )
+    if not cap and scale == 1.0:
+        return None, None
 
     def adjust(logits: Tensor) -> Tensor:
-        if times:
-            logits = logits * times
-        if divide:
-            logits = logits / divide
-        if cap:
-            logits = torch.tanh(logits / cap) * cap
-        return logits
+        logits = logits * scale
+        return torch.tanh(logits / cap) * cap if cap else logits
 
-    return adjust
+    def slope(logits: Tensor) -> Tensor:
+        return scale * (1.0 - (logits / cap).square()) if cap else torch.full_like(logits, scale)
+
+    return adjust, slope
 
 
 def _check_split(model: transformers.PreTrainedModel, target: TargetModel) -> None:

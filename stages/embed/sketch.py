@@ -69,18 +69,19 @@ def make_sketch(
 
 
 def fold_residuals(
-    others_CV: Tensor, sums_C: Tensor, wrong_p_C: Tensor, targets_C: Tensor, vocab_map: Tensor
+    others_CV: Tensor, sums_C: Tensor, pull_C: Tensor, targets_C: Tensor, vocab_map: Tensor
 ) -> Tensor:
-    """Fold p - e_y over the vocabulary.
+    """Fold the residuals r over the vocabulary.
 
     Parameters
     ----------
     others_CV : Tensor of shape (chunk, vocab)
-        exp(logit - largest logit), 0 at the right token.
+        0 at the right token, r times sums elsewhere: exp(logit - largest logit), times the slope
+        of the logit where it has one.
     sums_C : Tensor of shape (chunk,)
-        Sums over the whole vocabulary, so that p = others / sums away from the right token.
-    wrong_p_C : Tensor of shape (chunk,)
-        1 - p_y.
+        Of exp(logit - largest logit) over the whole vocabulary.
+    pull_C : Tensor of shape (chunk,)
+        -r at the right token: 1 - p_y, times the slope.
     targets_C : Tensor of shape (chunk,), int64
         The right next token of each position.
     vocab_map : Tensor of shape (vocab, num_buckets)
@@ -91,4 +92,4 @@ def fold_residuals(
     Tensor of shape (chunk, num_buckets)
     """
     folded = (others_CV @ vocab_map).div_(sums_C[:, None])
-    return folded.sub_(vocab_map[targets_C] * wrong_p_C[:, None])
+    return folded.sub_(vocab_map[targets_C] * pull_C[:, None])

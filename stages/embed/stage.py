@@ -299,4 +299,4 @@ def load_worker(
     return EmbedWorker(model, sketches, options, tokens, rows, draft)
 
 
-EMBED = Stage(name="embed", version=2, reads=("tokens", "rows"), identity=identity, run=run)
+EMBED = Stage(name="embed", version=3, reads=("tokens", "rows"), identity=identity, run=run)

@@ -154,6 +154,7 @@ class EmbedWorker:
                 names=[name for name in self.options.features if name != "position_mean"],
                 chunk=self.options.logits_chunk,
                 sketches=self.sketches,
+                slope=self.model.slope,
             )
             if pooled is not None:
                 found.features["position_mean"] = pooled
