@@ -126,6 +126,20 @@ def content_text(value: object) -> str:
     return "".join(pieces)
 
 
+def is_blank(value: object) -> bool:
+    """Say whether a value holds nothing: none, white space, or an empty list."""
+    return value is None or value == [] or (isinstance(value, str) and not value.strip())
+
+
+def _keys_of(item: Columns) -> tuple[str, str]:
+    """Tell under which keys a message has its role and its text; what is filled goes first."""
+    plain, other = ("role", "content"), ("from", "value")
+    if "role" not in item:
+        return other
+    unsaid = is_blank(item.get("content")) and not any(is_blank(item.get(key)) for key in other)
+    return other if unsaid else plain
+
+
 def from_messages(items: object) -> tuple[list[Message], list[Columns]]:
     """Read a list of messages in any of the usual keys and roles.
 
@@ -140,12 +154,13 @@ def from_messages(items: object) -> tuple[list[Message], list[Columns]]:
     for item in items:
         if not isinstance(item, dict):
             raise Problem("not_a_message", f"a {type(item).__name__} among the messages")
-        role_key, text_key = ("from", "value") if "role" not in item else ("role", "content")
+        role_key, text_key = _keys_of(item)
         said = item.get(role_key)
         if type(said) is not str or not said.strip():
             raise Problem("unknown_role", "none" if said is None else str(said))
         role = ROLES.get(said.strip().lower(), said)
-        more = {key: value for key, value in item.items() if key not in (role_key, text_key)}
+        told = {role_key, text_key, *(("role", "content") if "role" in item else ())}
+        more = {key: value for key, value in item.items() if key not in told}
         says_more = says_more or bool(more)
         content = item.get(text_key)
         if role == "system" and content is None:
@@ -178,22 +193,33 @@ def _guarded(convert: Callable[[Columns], Conversation]) -> Convert:
     return converted
 
 
+def _name_of(rest: Columns, names: Sequence[str]) -> str:
+    """Tell which of the names of one column to read: the first that is filled, else that is there.
+
+    Merged tables have them all, and leave those blank that a row has no use for. Where none is
+    there it is the first: a column may be named "", as that of the index of a table often is.
+    """
+    there = [name for name in names if name in rest] or names[:1]
+    return next((name for name in there if not is_blank(rest.get(name))), there[0])
+
+
 def _taken(rest: Columns, names: Sequence[str]) -> Any:
-    """Take the first of some columns that is there out of the rest; None if none is."""
-    return next((rest.pop(name) for name in names if name in rest), None)
+    """Take one column, of several names, out of the rest; None if it is not there."""
+    return rest.pop(_name_of(rest, names), None)
 
 
 def _text(rest: Columns, names: Sequence[str]) -> str:
-    value = _taken(rest, names)
+    name = _name_of(rest, names)
+    value = rest.pop(name, None)
     if value is not None and type(value) is not str:
-        raise Problem("not_text", f"{names[0]} is of type {type(value).__name__}")
+        raise Problem("not_text", f"{name} is of type {type(value).__name__}")
     return value or ""
 
 
 def _system(rest: Columns) -> list[Message]:
     """Take the column of the system prompt; a blank one stays where it is."""
-    name = next((name for name in SYSTEM if name in rest), "")
-    if not name or (isinstance(rest[name], str) and not rest[name].strip()):
+    name = _name_of(rest, SYSTEM)
+    if name not in rest or (isinstance(rest[name], str) and not rest[name].strip()):
         return []
     return [{"role": "system", "content": _text(rest, [name])}]
 
@@ -221,7 +247,7 @@ def _asked_and_answered(asked: Sequence[str], answered: Sequence[str]) -> Conver
     """Convert a pair of columns, each of which is text or (as TRL allows) a list of messages."""
 
     def side(rest: Columns, names: Sequence[str], role: str) -> tuple[list[Message], list[Columns]]:
-        if any(isinstance(rest.get(name), list) for name in names):
+        if isinstance(rest.get(_name_of(rest, names)), list):
             return from_messages(_taken(rest, names))
         messages: list[Message] = [{"role": role, "content": _text(rest, names)}]
         return messages, []
@@ -258,8 +284,9 @@ def _turns(asked: str, answer: str) -> list[Message]:
 
 
 def _magicoder(row: Columns) -> Iterator[Conversation | Problem]:
-    pair = _asked_and_answered(["problem"], ["solution"])
-    return pair(row) if "problem" in row else _guarded(_instruction)(row)
+    if _name_of(row, ["problem", "instruction"]) == "problem":
+        return _asked_and_answered(["problem"], ["solution"])(row)
+    return _guarded(_instruction)(row)
 
 
 def _instances(row: Columns) -> Iterator[Conversation | Problem]:

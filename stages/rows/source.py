@@ -1,5 +1,6 @@
 """Where rows come from: the files that a path means, and the dialect that a file is written in."""
 
+import functools
 import glob
 import itertools
 import json
@@ -9,19 +10,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from evenshard.shards import parse_shard_name
 from stages.contract.errors import ConfigurationError, DataError, require
 from stages.contract.shown import one_line
 from stages.rows.dialects import DIALECTS, Columns, Problem
+from stages.rows.folders import (
+    apart_from_ours,
+    is_beside_data,
+    is_hidden,
+    is_published,
+    matching,
+    root_of,
+    some_of,
+    walk,
+)
 from stages.rows.formats import Record, hub, known_suffixes, read_file, suffix_of
 from stages.rows.formats.record import is_utf8
 
 log = logging.getLogger(__name__)
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_NOT_DATA = re.compile(
-    r"readme|licen[cs]e|manifest|metadata|rejects|rejects-\d+|state|dataset_infos?|dataset_dict",
-    re.IGNORECASE,
-)
 _ANSWERABLE = ("prompt", "instruction", "question", "problem")
 
 
@@ -82,51 +90,64 @@ def _in_folder(folder: Path) -> tuple[Found, ...]:
     saved = _saved_to_disk(folder)
     if saved:
         return saved
-    files = [file for file in folder.rglob("*") if _is_file(file)]
-    return _known(files, folder, f"rows.path={folder}")
+    files, ours = walk(folder)
+    return _known(files, [], ours, folder, f"rows.path={folder}")
 
 
 def _matching(pattern: str) -> tuple[Found, ...]:
-    parts = Path(pattern).parts
-    fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
-    root = Path(*parts[:fixed])
-    files = [Path(name) for name in glob.glob(pattern, recursive=True) if _is_file(Path(name))]
-    return _known(files, root, f"rows.path={pattern}")
+    matches, folders = matching(pattern)
+    files, ours = apart_from_ours(matches, pattern)
+    return _known(files, folders, ours, root_of(pattern), f"rows.path={pattern}")
 
 
-def _is_file(path: Path) -> bool:
-    """Say whether a path is a file; a link of a known format that leads nowhere is told at once."""
-    lost = path.is_symlink() and not path.exists() and suffix_of(path)
+def _is_lost(path: Path) -> bool:
+    """Say whether a path is a link that leads nowhere; one of a known format is told at once."""
+    lost = path.is_symlink() and not path.exists()
     require(
-        not lost, f"rows.path: {path} is a link that leads nowhere; fetch the file or remove it"
+        not (lost and suffix_of(path)),
+        f"rows.path: {path} is a link that leads nowhere; fetch the file or remove it",
     )
-    return path.is_file()
+    return lost
 
 
-def _known(files: Sequence[Path], root: Path, asked: str) -> tuple[Found, ...]:
-    """Keep the files of known formats, and say which were left."""
+def _known(
+    files: Sequence[Path], folders: Sequence[Path], ours: Sequence[Path], root: Path, asked: str
+) -> tuple[Found, ...]:
+    """Keep the files of known formats, and name in the log all others, and folders left out."""
     kept: list[Found] = []
-    left: list[Found] = []
+    left = list(folders)
+    published = functools.cache(is_published)
     for file in files:
         relative = file.relative_to(root)
-        hidden = any(part.startswith((".", "_")) for part in relative.parts)
-        beside = _NOT_DATA.fullmatch(file.name.split(".")[0])
-        ignored = hidden or beside or not suffix_of(file)
-        (left if ignored else kept).append(Found(relative.as_posix(), file))
+        hidden = any(map(is_hidden, relative.parts))
+        beside = published(file.parent) and parse_shard_name(file.name) is None
+        if _is_lost(file) or file.is_dir():
+            left.append(file)
+        elif hidden or beside or is_beside_data(file) or not suffix_of(file):
+            left.append(file)
+        elif file.is_file():
+            kept.append(Found(relative.as_posix(), file))
     for found in kept:
         require(
             is_utf8(found.name),
             f"{asked}: the name {found.name!r} is not UTF-8; give the file another",
         )
     if left:
-        names = sorted(found.name for found in left)
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        log.info("rows: not read, no rows by their names: %s%s", ", ".join(names[:5]), more)
+        log.info("rows: not read, no rows by their names: %s", some_of(left, root))
+    if ours:
+        log.info("rows: not read, since evenshard wrote them: %s", some_of(ours, root))
     if not kept:
-        raise ConfigurationError(
-            f"{asked} holds no file of a known format; names must end in {known_suffixes()}"
-        )
+        raise ConfigurationError(_none_in(asked, ours))
     return tuple(sorted(kept, key=lambda found: found.name))
+
+
+def _none_in(asked: str, ours: Sequence[Path]) -> str:
+    if ours:
+        return (
+            f"{asked} holds no rows but in {len(ours)} folders that evenshard wrote, which are "
+            f"read only by their own names; set rows.path={one_line(str(ours[0]))} to read one"
+        )
+    return f"{asked} holds no file of a known format; names must end in {known_suffixes()}"
 
 
 def _saved_to_disk(folder: Path) -> tuple[Found, ...]:

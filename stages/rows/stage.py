@@ -263,4 +263,4 @@ def _table(part: Sequence[Row], start: int) -> pa.Table:
     return pa.Table.from_pydict(columns, schema=SCHEMA)
 
 
-ROWS = Stage(name="rows", version=3, reads=(), identity=identity, run=run)
+ROWS = Stage(name="rows", version=4, reads=(), identity=identity, run=run)

@@ -1,6 +1,5 @@
 """Benchmark files: found before any work, read into one table of words."""
 
-import glob
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stages.contract.errors import ConfigurationError, DataError
+from stages.contract.errors import ConfigurationError, DataError, require
+from stages.rows.folders import is_beside_data, matching, root_of, some_of
 from stages.rows.formats import known_suffixes, read_file, suffix_of
 from stages.screen.leaks import LeakIndex, Text, needed
 from stages.screen.text import bare_words
@@ -58,34 +58,58 @@ def find_benchmarks(patterns: Sequence[str]) -> tuple[Benchmark, ...]:
     Raises
     ------
     ConfigurationError
-        If one does not exist, or has no known format.
+        If one does not exist, or has no known format: a test set that is not looked for would
+        pass for one that is not in the rows.
     """
     paths: dict[Path, None] = {}
     for pattern in patterns:
         place = Path(pattern).expanduser()
-        if place.is_file():
-            found = [place]
-        else:
-            names = sorted(glob.glob(str(place), recursive=True))
-            found = [Path(name) for name in names if Path(name).is_file()]
+        found, folders = ([place], []) if place.is_file() else matching(str(place))
         if not found:
-            what = "is a folder" if place.is_dir() else "does not exist"
+            only = "means folders only" if folders else "does not exist"
+            what = "is a folder" if place.is_dir() else only
             raise ConfigurationError(
                 f"screen.benchmarks={pattern} {what}; give files or globs, such as "
                 f"screen.benchmarks=[benchmarks/*.jsonl]"
             )
-        known = [path for path in found if suffix_of(path)]
-        if not known:
-            raise ConfigurationError(
-                f"screen.benchmarks={pattern} has no known format; names must end in "
-                f"{known_suffixes()}"
+        readable, left = _sorted_out(found, pattern, root_of(str(place)))
+        if left or folders:
+            log.warning(
+                "screen: of screen.benchmarks=%s rows are not held against %s: readmes and such, "
+                "or folders, whose files are meant by their own names or by **",
+                pattern,
+                some_of([*left, *folders], root_of(str(place))),
             )
-        paths.update(dict.fromkeys(known))
+        paths.update(dict.fromkeys(readable))
     short = [path.name for path in paths]
     return tuple(
         Benchmark(path.name if short.count(path.name) == 1 else path.as_posix(), path)
         for path in paths
     )
+
+
+def _sorted_out(found: Sequence[Path], pattern: str, root: Path) -> tuple[list[Path], list[Path]]:
+    """Tell the files of known formats from a readme and such; refuse all others."""
+    lost = [path for path in found if not path.exists()]
+    require(
+        not lost,
+        f"screen.benchmarks={pattern} means {some_of(lost, root)}, a link that leads nowhere; "
+        "fetch the file or remove the link",
+    )
+    readable = [path for path in found if suffix_of(path)]
+    if not readable:
+        raise ConfigurationError(
+            f"screen.benchmarks={pattern} has no known format; names must end in {known_suffixes()}"
+        )
+    left = [path for path in found if not suffix_of(path)]
+    unknown = [path for path in left if not is_beside_data(path)]
+    require(
+        not unknown,
+        f"screen.benchmarks={pattern} means {some_of(unknown, root)}, too, whose format is not "
+        "known, so that rows would not be held against it; convert it, or name the other files. "
+        f"Names must end in {known_suffixes()}",
+    )
+    return readable, left
 
 
 def read_benchmarks(
