@@ -1,6 +1,7 @@
 """What must hold of a set of shards, as functions of arrays: rows, weights, coverage, balance.
 
-Nothing here touches a disk. `evenshard.verify` reads the files and asks these.
+Nothing here touches a disk. `evenshard.verify` reads the files and asks these. Longer than other
+files, since what a set promises is read in one piece.
 """
 
 import math
@@ -21,6 +22,7 @@ COUNTS_PER_BLOCK = 1 << 22  # bounds the (window, cluster) table of the coverage
 MEAN_TOLERANCE = 1e-4
 STATED_TOLERANCE = 1e-4
 IMBALANCE_TOLERANCE = 1e-3
+DEVIATION_TOLERANCE = 1e-4  # rows; the stated one is of floats
 
 ROW_RULES = {
     "length": "have labels or num_tokens unlike the length of input_ids",
@@ -177,35 +179,86 @@ def check_clusters(shards: Sequence[ShardColumns], manifest: Manifest) -> Iterat
 
 
 def check_coverage(shards: Sequence[ShardColumns], manifest: Manifest) -> Iterator[Problem]:
-    """Check that every full window of steps holds each cluster's share, to the row."""
+    """Check that windows of steps hold each cluster's share, and running counts keep its line.
+
+    The steps after the last full window need no check of their own: they hold what is left of
+    each cluster, which is its share to the row where the last full window ends on its line.
+    """
+    per_step = manifest["accumulation"] * manifest["micro_batch"]  # rows of a worker
+    clusters = np.stack([shard.cluster for shard in shards])  # (worker, position)
+    names, flat = np.unique(clusters, return_inverse=True)
+    by_step = flat.reshape(len(shards), -1, per_step).transpose(1, 0, 2)
+    steps = by_step.reshape(len(by_step), -1)  # (step, row of it), numbers of clusters
     window = manifest["schedule"]["window_steps"]
-    if window < 1:
-        yield Problem("coverage", MANIFEST, f"schedule.window_steps={window} must be >= 1")
-        return
-    size = len(shards)
-    names, flat = np.unique(np.stack([shard.cluster for shard in shards]), return_inverse=True)
-    clusters = flat.reshape(size, -1)  # (worker, position)
-    width = window * manifest["accumulation"] * manifest["micro_batch"]  # positions of a window
-    num_windows = clusters.shape[1] // width
-    full = clusters[:, : num_windows * width].reshape(size, num_windows, width)
-    by_window = full.transpose(1, 0, 2).reshape(num_windows, size * width)
-    shares = np.bincount(flat.ravel(), minlength=len(names)) * size * width
-    least, most = shares // flat.size, -(-shares // flat.size)  # (cluster,), floor and ceil
-    num_bad, first = 0, ""
+    if 1 <= window <= len(steps):
+        yield from _check_windows(steps, names, window)
+    else:
+        text = f"schedule.window_steps={window} must be in 1..{len(steps)}, the steps of an epoch"
+        yield Problem("coverage", MANIFEST, text)
+    found = _largest_deviation(steps, len(names)) / len(steps)
+    stated = manifest["schedule"]["max_deviation"]
+    if not abs(found - stated) <= DEVIATION_TOLERANCE:  # NaN is unlike any number
+        text = f"schedule.max_deviation is {found:.4f} rows, the manifest says {stated:.4f}"
+        yield Problem("deviation", "set", text)
+
+
+def _check_windows(steps: Array, names: Array, window: int) -> Iterator[Problem]:
+    """Check each full window, and the running counts at its end, by whole numbers alone."""
+    num_steps, num_windows = len(steps), len(steps) // window
+    by_window = steps[: num_windows * window].reshape(num_windows, -1)
+    kept = np.bincount(steps.ravel(), minlength=len(names))  # (cluster,)
+    least, most = kept * window // num_steps, -(-kept * window // num_steps)  # floor and ceil
+    running = np.zeros_like(kept)
+    num_uneven, num_off, uneven, off = 0, 0, "", ""
     block = max(1, COUNTS_PER_BLOCK // len(names))
     for start in range(0, num_windows, block):
         counts = _count_by_row(by_window[start : start + block], len(names))
         rows, ks = np.nonzero((counts < least) | (counts > most))
-        num_bad += len(np.unique(rows))
-        if rows.size and not first:
+        num_uneven += len(np.unique(rows))
+        if rows.size and not uneven:
             step, k = (start + int(rows[0])) * window, ks[0]
-            first = (
+            uneven = (
                 f"steps {step}..{step + window - 1} hold {counts[rows[0], k]} rows of cluster "
                 f"{names[k]}, must be in {least[k]}..{most[k]}"
             )
-    if num_bad:
-        text = f"{first}; {num_bad} of {num_windows} windows are not covered evenly"
+        sums = running + np.cumsum(counts, axis=0)  # at the end of each window
+        running = sums[-1]
+        ends = np.arange(start + 1, start + 1 + len(counts)) * window
+        # Times num_steps, where the line of a cluster is a whole number too.
+        rows, ks = np.nonzero(np.abs(sums * num_steps - ends[:, None] * kept) >= num_steps)
+        num_off += len(np.unique(rows))
+        if rows.size and not off:
+            end, k = int(ends[rows[0]]), ks[0]
+            off = (
+                f"steps 0..{end - 1} hold {sums[rows[0], k]} rows of cluster {names[k]}, must be "
+                f"less than a row from {end * kept[k] / num_steps:.2f}"
+            )
+    if num_uneven:
+        text = f"{uneven}; {num_uneven} of {num_windows} windows are not covered evenly"
         yield Problem("coverage", "set", text)
+    if num_off:
+        text = f"{off}; {num_off} of {num_windows} windows end a row or more off"
+        yield Problem("coverage", "set", text)
+
+
+def _largest_deviation(steps: Array, num_clusters: int) -> int:
+    """Find how far a running count leaves its line at most, over all steps, in rows * num_steps.
+
+    It is met just before a step with rows of the cluster, or at one, so memory is that of the
+    rows, whatever the number of clusters.
+    """
+    num_steps, rows_per_step = steps.shape
+    order = np.argsort(steps.ravel(), kind="stable")  # by cluster, then by step
+    cluster, step = steps.ravel()[order], order // rows_per_step
+    kept = np.bincount(cluster, minlength=num_clusters)
+    before = np.arange(cluster.size) - (np.cumsum(kept) - kept)[cluster]
+    begins = np.ones(cluster.size, np.bool_)  # the first row of a cluster in a step
+    begins[1:] = (cluster[1:] != cluster[:-1]) | (step[1:] != step[:-1])
+    ends = np.append(begins[1:], True)
+    slope = kept[cluster]
+    low = before[begins] * num_steps - step[begins] * slope[begins]
+    high = (before[ends] + 1) * num_steps - (step[ends] + 1) * slope[ends]
+    return int(max(np.abs(low).max(), np.abs(high).max()))
 
 
 def _count_by_row(values: Array, num_values: int) -> Array:

@@ -33,7 +33,7 @@ class CompareConfig:
     budgets : list of str
         Shares, as `allocate.budget` writes them: of the rows, and then of the tokens.
     seeds : int
-        Selections of each method; random ones are drawn as often as every other.
+        Selections of each method; `random` is always the mean of twenty draws.
     methods : list of str
         Names; all methods where none is named.
     """

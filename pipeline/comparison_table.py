@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.comparison import Cell
+from stages.allocate.figures import ratio_to_random
 
 # Figures of the table and of the plot; the first is the one that methods are ranked by.
 SHOWN = (
@@ -28,8 +29,9 @@ def table(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     -------
     list of dict
         method, budget, by, seeds; mean and standard deviation of each figure; `ratio`, the
-        gradient error over that of random, 0 where that is 0; `beats_random`, whether it is lower
-        by more than two standard errors of the difference; or `reason`, why it was not run.
+        gradient error over that of random as `ratio_to_random` takes it; `beats_random`, whether
+        it is lower by more than two standard errors of the difference, and not by rounding alone;
+        or `reason`, why it was not run.
     """
     random = {(c.budget, c.by): c.figures for c in cells if c.method == "random"}
     rows = []
@@ -49,9 +51,9 @@ def table(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             beside.std(ddof=1) / np.sqrt(beside.size),
         )
         row["seeds"] = len(cell.figures)
-        mean = float(beside.mean())  # 0 where all rows are kept, by random as by all
-        row["ratio"] = own / mean if mean > 0 else 0.0
-        row["beats_random"] = bool(own < mean - 2 * error)
+        mean = float(beside.mean())
+        row["ratio"] = ratio_to_random(own, mean)
+        row["beats_random"] = bool(row["ratio"] < 1 and own < mean - 2 * error)
         rows.append(row)
     return rows
 

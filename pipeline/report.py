@@ -34,8 +34,29 @@ def report_run(overrides: Sequence[str]) -> Path:
 
 
 def report_of(out: Path, artifacts: Mapping[str, Artifact], manifest: Mapping[str, Any]) -> Path:
-    """Write the report of a run, with the comparison where one lies in its folder."""
-    return write_report(out, artifacts, manifest, read_compare(out))
+    """Write the report of a run, with the comparison of its rows where one lies in its folder."""
+    compare = read_compare(out)
+    if compare is None:
+        return write_report(out, artifacts, manifest)
+    reason = why_of_other_rows(compare, manifest)
+    if reason:
+        log.warning("report   %s is left out: %s", out / COMPARISON[0], reason)
+        compare = None
+    return write_report(out, artifacts, manifest, compare, left_out=reason)
+
+
+def why_of_other_rows(compare: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
+    """Say why a comparison is not one of a run's rows; empty where it is.
+
+    A folder keeps its comparison when another set is curated into it. The key of `tokens` names
+    the rows, the screen and the tokens; that of `embed` differs, since a comparison reads more.
+    """
+    keys = compare.get("keys")
+    found = keys.get("tokens") if isinstance(keys, Mapping) else None
+    if found == manifest["keys"]["tokens"]:
+        return ""
+    of = f"of other rows or other tokens ({found})" if found else "from before it named its rows"
+    return f"the comparison in this folder is {of}, not of this set; `make compare` makes one of it"
 
 
 def open_run(overrides: Sequence[str]) -> Finished:

@@ -23,6 +23,8 @@ from stages.allocate.weights import effective_sample_size
 NUM_DRAWS = 20
 # Of the errors per step, whose mean is shown.
 STEPS = 64
+# A relative error below it is noise of the sums: all rows, by their multiplicity, reach 1e-15.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -144,17 +146,35 @@ def beside_random(kept: Figures, random: Sequence[Figures]) -> dict[str, Any]:
     -------
     dict
         `selection`, `random` (means), `random_std` (standard deviations over the draws),
-        `draws`, and `ratio_to_random`: the gradient error over that of the mean draw.
+        `draws`, and `ratio_to_random`: the gradient error over that of the mean draw, as
+        `ratio_to_random` takes it.
     """
     names = [f.name for f in fields(Figures) if f.name != "cluster_errors"]
     values = {name: np.array([getattr(draw, name) for draw in random]) for name in names}
     mean = {name: float(column.mean()) for name, column in values.items()}
     std = {name: float(column.std(ddof=1)) for name, column in values.items()}
-    error = mean["gradient_error"]
     return {
         "selection": asdict(kept),
         "random": mean,
         "random_std": std,
         "draws": len(random),
-        "ratio_to_random": kept.gradient_error / error if error > 0 else 0.0,
+        "ratio_to_random": ratio_to_random(kept.gradient_error, mean["gradient_error"]),
     }
+
+
+def ratio_to_random(error: float, of_random: float) -> float:
+    """Set a gradient error over that of random rows, both as if `ROUNDING` were the least.
+
+    Where all rows are kept both are noise, and the ratio is 1. Where only random's is, such as
+    beside all rows with bad weights, the ratio is finite and far above 1.
+    """
+    return max(error, ROUNDING) / max(of_random, ROUNDING)
+
+
+def beside(ratio: float) -> str:
+    """Say a ratio to random in words that cannot be read the wrong way round."""
+    if ratio < 0.995:
+        return f"better ({ratio:.2f} of the error) than"
+    if ratio > 1.005:
+        return f"worse ({ratio:.2f} times the error) than"
+    return "the same as"

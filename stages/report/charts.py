@@ -165,7 +165,10 @@ def weights_chart(bins: Rows, description: str) -> Spec:
 
 
 def strip_chart(cells: Rows, num_workers: int, description: str) -> Spec:
-    """Draw the tokens of every worker in every step beside the mean of the step, as a strip."""
+    """Draw the tokens of every worker in every step beside the mean of the step, as a strip.
+
+    Blue is below the mean and orange above, however far the cells of the strip reach.
+    """
     body = {
         "mark": {"type": "rect", "aria": False},
         "encoding": {
@@ -184,7 +187,7 @@ def strip_chart(cells: Rows, num_workers: int, description: str) -> Spec:
             "color": {
                 "field": "ratio",
                 "type": "quantitative",
-                "scale": {"scheme": "cividis"},
+                "scale": {"scheme": "blueorange", "domainMid": 1},
                 "legend": {
                     "title": "tokens, of the mean worker's",
                     "format": ".2~f",

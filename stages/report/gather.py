@@ -75,7 +75,9 @@ class Story:
         `cluster` and `source`: name and slot of the colours of the map.
     rejects, leaks : examples.
     compare : list of dict
-        Rows of compare.json, if there is one.
+        Rows of compare.json, if there is one of this set.
+    left_out : str
+        Why a comparison is not shown, where there is one.
     """
 
     manifest: Mapping[str, Any]
@@ -92,12 +94,14 @@ class Story:
     rejects: dict[str, list[dict[str, str]]]
     leaks: list[dict[str, str]]
     compare: list[dict[str, Any]]
+    left_out: str
 
 
 def gather(
     artifacts: Mapping[str, Artifact],
     manifest: Mapping[str, Any],
     compare: Mapping[str, Any] | None,
+    left_out: str = "",
 ) -> Story:
     """Read and compute everything, in memory that holds a few numbers per row and no text."""
     facts = {name: artifact.facts for name, artifact in artifacts.items()}
@@ -147,6 +151,7 @@ def gather(
         rejects=read_reject_examples(artifacts, per_reason=REJECTS_PER_REASON, most=EXAMPLE_CHARS),
         leaks=read_leak_examples(artifacts["screen"], count=REJECTS_PER_REASON),
         compare=compared,
+        left_out=left_out,
     )
 
 

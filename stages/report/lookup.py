@@ -25,13 +25,14 @@ from stages.report.life import (
     rule_text,
     tell,
 )
+from stages.report.named import file_meant
 from stages.report.reading import read_excerpts, shown
 from stages.rows.formats.record import is_utf8
 from stages.screen.evidence import leak_text
 
 # Numbers that fit 64 bits; no row has a larger one.
 _NUMBER = re.compile(r"\d{1,18}")
-_PLACE = re.compile(rf"(.+):({_NUMBER.pattern})")
+_PLACE = re.compile(rf"(.+):({_NUMBER.pattern})", re.DOTALL)  # a name may hold a line's end
 MOST_NAMED = 5
 SHOWN_CHARS = 200
 NO_ROWS = 0
@@ -69,7 +70,7 @@ def find(artifacts: Mapping[str, Artifact], manifest: Mapping[str, Any], row: st
     Raises
     ------
     DataError
-        If there is none.
+        If there is none, or the name of the file is that of several.
     """
     rows = artifacts["rows"]
     if _NUMBER.fullmatch(row) and int(row) < rows.num_rows:
@@ -78,11 +79,13 @@ def find(artifacts: Mapping[str, Artifact], manifest: Mapping[str, Any], row: st
     if row_id is not None:
         return life_of(artifacts, manifest, row_id)
     place = _PLACE.fullmatch(row)
-    if place is not None:
-        row_id = _by_place(rows, place[1], int(place[2]))
+    # The file first, then its line: no line of another file may answer for it.
+    file = None if place is None else file_meant(rows.facts["files"], place[1])
+    if place is not None and file is not None:
+        row_id = _by_place(rows, file, int(place[2]))
         if row_id is not None:
             return life_of(artifacts, manifest, row_id)
-        unread = _unread(rows, place[1], int(place[2]))
+        unread = _unread(rows, file, int(place[2]))
         if unread is not None:
             return unread
     raise DataError(
@@ -128,27 +131,22 @@ def _by_place(rows: Artifact, file: str, line: int) -> int | None:
     for table in rows.iter_parts(["row_id", "source_file", "source_line"]):
         found = table.filter(pc.equal(table["source_line"], line))
         for row in found.to_pylist():
-            if _is_file(row["source_file"], file):
+            if row["source_file"] == file:
                 return int(row["row_id"])
     return None
 
 
-def _is_file(name: str, asked: str) -> bool:
-    """Say whether a file is meant: by its name as it was read, or by the end of its path."""
-    return name == asked or asked.endswith(f"/{name}") or name.endswith(f"/{asked}")
-
-
 def _unread(rows: Artifact, file: str, line: int) -> Life | None:
     """Find a line that could not be read."""
-    for reject in _rejects(rows, [("line", "==", line)], ["file", "raw"]):
-        if _is_file(reject["file"], file):
-            raw = bytes(reject["raw"] or b"")[: 4 * SHOWN_CHARS].decode("utf-8", "replace")
-            return Life(
-                row_id=None,
-                place=one_line(f"{reject['file']}:{line}"),
-                prompt=shown(raw, SHOWN_CHARS),
-                reject=Reject("rows", reject["reason"], one_line(reject["detail"] or "")),
-            )
+    filters = [("file", "==", file), ("line", "==", line)]
+    for reject in _rejects(rows, filters, ["raw"]):
+        raw = bytes(reject["raw"] or b"")[: 4 * SHOWN_CHARS].decode("utf-8", "replace")
+        return Life(
+            row_id=None,
+            place=one_line(f"{file}:{line}"),
+            prompt=shown(raw, SHOWN_CHARS),
+            reject=Reject("rows", reject["reason"], one_line(reject["detail"] or "")),
+        )
     return None
 
 

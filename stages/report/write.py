@@ -39,6 +39,8 @@ def write_report(
     artifacts: Mapping[str, Artifact],
     manifest: Mapping[str, Any],
     compare: Mapping[str, Any] | None = None,
+    *,
+    left_out: str = "",
 ) -> Path:
     """Write the page of a run into its published folder, whole or not at all.
 
@@ -52,6 +54,8 @@ def write_report(
         Of the published folder.
     compare : mapping, optional
         What `compare.json` holds, where a comparison was made.
+    left_out : str
+        Why a comparison is not shown, where there is one.
 
     Returns
     -------
@@ -64,7 +68,7 @@ def write_report(
         If the package that draws is not installed.
     """
     require_library()
-    page = render(gather(artifacts, manifest, compare), code=library())
+    page = render(gather(artifacts, manifest, compare, left_out), code=library())
     path = out / REPORT
     temporary = out / f".{REPORT}.{uuid.uuid4().hex}"
     try:

@@ -1,4 +1,4 @@
-"""Small published folders, written with numpy and pyarrow alone, and ways to rewrite them."""
+"""Small published folders, written without a run, and ways to rewrite them."""
 
 import hashlib
 import json
@@ -19,6 +19,8 @@ from evenshard.shards import (
     WorkerFacts,
     shard_name,
 )
+from stages.allocate.fair import step_counts
+from stages.allocate.plan_figures import max_deviation
 
 
 def write_set(
@@ -58,7 +60,9 @@ def write_set(
         pa.table({"file": ["a"] * 3, "reason": ["empty", "empty", "not_json"]}),
         folder / "rejects.parquet",
     )
-    by_step = lengths.reshape(world_size, -1, micro_batch * accumulation).sum(axis=2)
+    by_worker = (world_size, -1, micro_batch * accumulation)
+    by_step = lengths.reshape(by_worker).sum(axis=2)
+    plan = np.arange(total).reshape(by_worker).transpose(1, 0, 2)
     manifest: Manifest = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -79,7 +83,7 @@ def write_set(
             "reason": "asked for",
             "window_steps": window,
             "imbalance": float(by_step.max(axis=0).sum() / by_step.mean(axis=0).sum()),
-            "max_deviation": 0.5,
+            "max_deviation": max_deviation(plan, clusters.astype(np.int32), len(kept)),
         },
         "clusters": [
             {"cluster": k, "candidates": int(candidates[k]), "mass": int(mass[k]), "kept": kept[k]}
@@ -125,13 +129,10 @@ def worker_facts(rank: int, world_size: int, lengths: Any) -> WorkerFacts:
 
 
 def spread_evenly(kept: Sequence[int], windows: int, rng: np.random.Generator) -> Any:
-    """Give clusters of shape (windows, rows of one), each row with floor or ceil of each share."""
-    rows: list[list[int]] = [[k for k, n in enumerate(kept) for _ in range(n // windows)]] * windows
-    rows = [list(row) for row in rows]
-    extras = [k for k, n in enumerate(kept) for _ in range(n % windows)]
-    for index, k in enumerate(extras):
-        rows[index % windows].append(k)
-    return rng.permuted(np.array(rows), axis=1)
+    """Give clusters of shape (windows, rows of one): each its share, and running counts in line."""
+    counts = step_counts(np.array(kept), windows)
+    names = np.tile(np.arange(len(kept)), windows)
+    return rng.permuted(np.repeat(names, counts.ravel()).reshape(windows, -1), axis=1)
 
 
 def shard_table(row_ids: Any, clusters: Any, weights: Any, lengths: Any, rng: Any) -> pa.Table:

@@ -218,6 +218,8 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str, str]] = [
     ),
     ("balance", restate("schedule", "imbalance", value=1.0), "imbalance", "manifest says 1.0000"),
     ("window", restate("schedule", "window_steps", value=0), "coverage", "window_steps=0 must be"),
+    ("long window", restate("schedule", "window_steps", value=4), "coverage", "be in 1..3, the"),
+    ("deviation", restate("schedule", "max_deviation", value=0.9), "deviation", "says 0.9000"),
     ("batch", restate("micro_batch", value=5), "rows", "must be a multiple of"),
     ("no batch", restate("micro_batch", value=0), "manifest", "micro_batch=0 must be >= 1"),
     ("kind", restate("schedule", "kind", value="x"), "manifest", "must be one of dealt, pinned"),
@@ -256,11 +258,13 @@ def test_coverage_alone_is_told_when_only_the_order_is_wrong(tmp_path: Path) -> 
     order = np.argsort(table["cluster"].to_numpy(), kind="stable")
     pq.write_table(table.take(order), tmp_path / shard_name(0, 1))
     folders.restate_hashes(tmp_path, manifest)
-    (problem,) = verify(tmp_path)
-    assert str(problem) == (
+    assert [str(problem) for problem in verify(tmp_path)] == [
         "set: steps 0..0 hold 8 rows of cluster 0, must be in 4..4; "
-        "2 of 3 windows are not covered evenly"
-    )
+        "2 of 3 windows are not covered evenly",
+        "set: steps 0..0 hold 8 rows of cluster 0, must be less than a row from 4.00; "
+        "2 of 3 windows end a row or more off",
+        "set: schedule.max_deviation is 4.0000 rows, the manifest says 0.0000",
+    ]
 
 
 def test_a_job_that_does_not_fit_is_told(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from pipeline import compare as compare_module
 from pipeline.budgets import check_compared
 from pipeline.compare import make_pools
-from pipeline.comparison import CompareConfig, Pool, all_methods, compare
+from pipeline.comparison import Cell, CompareConfig, Pool, all_methods, compare
 from pipeline.comparison_table import as_markdown, table
 from pipeline.config import Config
+from stages.allocate.figures import Figures
 from stages.allocate.selectors import selector_classes
 from stages.allocate.selectors.uniform import Uniform
 from stages.allocate.stage import AllocateConfig
@@ -94,12 +95,6 @@ def test_a_run_can_be_curated_into_the_folder_that_holds_a_comparison(
 
 
 def test_a_method_that_does_not_beat_random_is_marked() -> None:
-    from pipeline.comparison import Cell
-    from stages.allocate.figures import Figures
-
-    def figures(error: float) -> Figures:
-        return Figures(error, [error], error, error, 1.0, 0.5, 0.7, 1.0, 0.1, 0.2, 30)
-
     random = [figures(0.2 + 0.01 * i) for i in range(-10, 11)]
     cells = [
         Cell("good", "0.5", "rows", [figures(0.1), figures(0.11)]),
@@ -136,12 +131,42 @@ def rows_of(
 
 
 @pytest.mark.parametrize("budget", ["1.0", "100%"])
-def test_beside_all_rows_the_ratio_is_zero(budget: str) -> None:
-    for row in rows_of([budget]):
-        assert row["by"] == "tokens" or row["ratio"] == 0.0 or row["gradient_error"] > 0
+def test_beside_all_rows_every_method_is_the_same_as_random(budget: str) -> None:
+    rows = rows_of([budget])
+    for row in rows:
         assert np.isfinite(row["ratio"])
-        assert not (row["beats_random"] and row["by"] == "rows")
-    as_markdown(rows_of([budget]), budget)
+        if row["by"] == "rows":
+            assert (row["ratio"], row["beats_random"]) == (1.0, False), row
+    text = as_markdown(rows, budget)
+    assert text.count("| 1.00 |") >= 3 and "| yes |" not in text
+
+
+def figures(error: float) -> Figures:
+    return Figures(error, [error], error, error, 1.0, 0.5, 0.7, 1.0, 0.1, 0.2, 30)
+
+
+@pytest.mark.parametrize(
+    ("own", "of_random", "ratio", "beats"),
+    [
+        (1e-17, 9e-16, 1.0, False),  # both are noise
+        (9.7e-16, 9.08e-16, 1.0, False),
+        (0.0, 0.0, 1.0, False),
+        (0.1, 9e-16, 1e8, False),  # bad weights of all rows
+        (0.1, 0.0, 1e8, False),
+        (1e-16, 0.2, 5e-9, True),
+        (0.1, 0.2, 0.5, True),
+    ],
+)
+def test_rounding_beats_nobody_and_hides_nobody(
+    own: float, of_random: float, ratio: float, beats: bool
+) -> None:
+    cells = [
+        Cell("one", "1.0", "rows", [figures(own)] * 3),
+        Cell("random", "1.0", "rows", [figures(of_random)] * 20),
+    ]
+    row = next(row for row in table(cells) if row["method"] == "one")
+    assert row["ratio"] == pytest.approx(ratio)
+    assert row["beats_random"] is beats
 
 
 def test_a_budget_that_turns_out_too_small_is_a_reason_and_the_others_are_there() -> None:

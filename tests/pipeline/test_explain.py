@@ -9,6 +9,7 @@ import pytest
 from pipeline.explain import explain_row
 from pipeline.report import open_folder, read_compare, report_run
 from stages.contract.errors import ConfigurationError, DataError
+from stages.contract.fingerprint import artifact_key
 from tests.report.hostile import FILE, Evil, finished_run
 
 
@@ -92,8 +93,24 @@ def test_a_store_that_lost_an_artifact_is_an_error_with_a_remedy(
         open_folder(evil.out, tmp_path)
 
 
-def test_the_report_is_made_again_with_the_comparison_of_the_folder(evil: Evil) -> None:
-    before = report_run([f"out={evil.out}", "name=evil"]).read_bytes()
+def keys_of(evil: Evil, changed: str = "") -> dict[str, str]:
+    """Name the artifacts that `compare` reads, had one setting of the stage `changed` been other.
+
+    The pass of a comparison reads more, so its keys of embed and cluster are others in any case.
+    """
+    keys: dict[str, str] = {}
+    for name in ("rows", "screen", "tokens", "embed", "cluster"):
+        own = evil.artifacts[name].manifest
+        params = {**own["params"], "other": name in (changed, "embed")}
+        if not params["other"]:
+            del params["other"]
+        inputs = {stage: keys[stage] for stage in own["inputs"]}
+        keys[name] = artifact_key(name, own["version"], params, inputs)
+    return keys
+
+
+def report_beside(evil: Evil, comparison: dict[str, object]) -> str:
+    """Make the report while a comparison lies in the folder."""
     row = {
         "method": "random",
         "budget": "0.5",
@@ -103,12 +120,44 @@ def test_the_report_is_made_again_with_the_comparison_of_the_folder(evil: Evil) 
         "beats_random": False,
     }
     compare = evil.out / "compare.json"
-    compare.write_text(json.dumps({"table": [row]}))
+    compare.write_text(json.dumps({**comparison, "table": [row]}))
     try:
-        after = report_run([f"out={evil.out}", "name=evil"]).read_bytes()
+        return report_run([f"out={evil.out}", "name=evil"]).read_text(encoding="utf-8")
     finally:
         compare.unlink()
-    assert b"chart-compare" not in before and b"chart-compare" in after
+
+
+def test_the_report_is_made_again_with_the_comparison_of_the_folder(
+    evil: Evil, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = report_run([f"out={evil.out}", "name=evil"]).read_text(encoding="utf-8")
+    assert "chart-compare" not in before and "were not compared" in before
+    keys = keys_of(evil)
+    assert keys["tokens"] == evil.manifest["keys"]["tokens"]
+    assert keys["embed"] != evil.manifest["keys"]["embed"]
+    after = report_beside(evil, {"keys": keys})
+    assert "chart-compare" in after and "not shown" not in after
+    assert "left out" not in caplog.text
+
+
+@pytest.mark.parametrize("changed", ["rows", "screen", "tokens"])
+def test_a_comparison_of_another_set_is_left_out_and_the_page_says_why(
+    evil: Evil, changed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = keys_of(evil, changed)
+    page = report_beside(evil, {"keys": keys})
+    assert "chart-compare" not in page and "Methods by budget" not in page
+    why = f"the comparison in this folder is of other rows or other tokens ({keys['tokens']})"
+    assert f"Other methods are not shown: {why}" in page and "were not compared" not in page
+    assert why in caplog.text and "compare.json is left out" in caplog.text
+
+
+@pytest.mark.parametrize("comparison", [{}, {"keys": None}, {"keys": {}}, {"keys": ["tokens"]}])
+def test_a_comparison_that_does_not_name_its_rows_is_left_out(
+    evil: Evil, comparison: dict[str, object]
+) -> None:
+    page = report_beside(evil, comparison)
+    assert "chart-compare" not in page and "from before it named its rows" in page
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"table": 3}'])

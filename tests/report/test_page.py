@@ -12,7 +12,7 @@ import pytest
 
 from stages.contract.errors import ConfigurationError
 from stages.report.gather import POINTS, compare_rows, slots_of
-from stages.report.page import beside, command, library, source_hash
+from stages.report.page import command, library, source_hash
 from stages.report.reading import iter_groups, shown, turns
 from stages.report.write import write_report
 from tests.artifacts import rows_table, save
@@ -149,12 +149,6 @@ def test_the_command_can_be_pasted_into_a_shell() -> None:
     overrides = ['rows.path="a b.jsonl"', "name=it's"]
     words = shlex.split(command({"overrides": overrides}))
     assert words == ["python", "-m", "pipeline", "curate", *overrides]
-
-
-def test_a_ratio_to_random_is_said_the_right_way_round() -> None:
-    assert beside(0.5) == "better (0.50 of the error) than"
-    assert beside(2.0) == "worse (2.00 times the error) than"
-    assert beside(1.0) == "the same as"
 
 
 def test_a_comparison_is_shown_at_equal_rows_best_first_without_what_was_not_run() -> None:
