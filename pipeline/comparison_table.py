@@ -46,10 +46,9 @@ def table(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             row[f"{name}_std"] = float(values.std(ddof=1)) if values.size > 1 else 0.0
         beside = np.array([f.gradient_error for f in random[cell.budget, cell.by]])
         own = row["gradient_error"]
-        error = np.hypot(
-            row["gradient_error_std"] / np.sqrt(len(cell.figures)),
-            beside.std(ddof=1) / np.sqrt(beside.size),
-        )
+        of_random = float(beside.std(ddof=1))
+        spread = row["gradient_error_std"] if len(cell.figures) > 1 else of_random
+        error = np.hypot(spread / np.sqrt(len(cell.figures)), of_random / np.sqrt(beside.size))
         row["seeds"] = len(cell.figures)
         mean = float(beside.mean())
         row["ratio"] = ratio_to_random(own, mean)

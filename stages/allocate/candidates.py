@@ -1,7 +1,7 @@
 """What a selector chooses from: arrays over all embedded rows, in order of the row ids."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
+
+ROWS, TOKENS = "rows", "trained tokens"  # see Candidates.counts
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Candidates:
     distance : ndarray of shape (num_rows,), float32
         Distance to its centre.
     multiplicity : ndarray of shape (num_rows,), int64
-        How many original rows each stands for.
+        How many original rows each stands for, or how many of their trained tokens, see `counts`.
     num_tokens : ndarray of shape (num_rows,), int64
         Length of each row.
     source : ndarray of shape (num_rows,), int32
@@ -45,6 +47,8 @@ class Candidates:
     read_targets : callable
         (name) -> ndarray of shape (num_targets, dim), float32, the same feature of the rows that
         the user wants to do well on. A ConfigurationError where none were given.
+    counts : str
+        What multiplicities count: ROWS; or TOKENS for the objective token, see `objective.py`.
     """
 
     row_ids: IntArray
@@ -58,6 +62,7 @@ class Candidates:
     read_embeddings: Callable[[IntArray], FloatArray]
     read_feature: Callable[[str, IntArray], FloatArray]
     read_targets: Callable[[str], FloatArray]
+    counts: str = ROWS
 
     @property
     def num_rows(self) -> int:
@@ -74,7 +79,7 @@ class Candidates:
         return np.bincount(self.cluster, minlength=self.num_clusters).astype(np.int64)
 
     def mass(self) -> npt.NDArray[np.float64]:
-        """Count the original rows n_k of each cluster, duplicates included."""
+        """Count the original rows n_k of each cluster, or their tokens, duplicates included."""
         return np.bincount(
             self.cluster, weights=self.multiplicity, minlength=self.num_clusters
         ).astype(np.float64)
@@ -87,6 +92,22 @@ class Candidates:
         and hardly moves when a row is rejected.
         """
         return rng.random(int(self.row_ids.max()) + 1)[self.row_ids]
+
+
+def subset(candidates: Candidates, places: IntArray) -> Candidates:
+    """Leave only some candidates, given by increasing positions; clusters keep their numbers."""
+    return replace(
+        candidates,
+        row_ids=candidates.row_ids[places],
+        cluster=candidates.cluster[places],
+        distance=candidates.distance[places],
+        multiplicity=candidates.multiplicity[places],
+        num_tokens=candidates.num_tokens[places],
+        source=candidates.source[places],
+        read_signal=lambda name: candidates.read_signal(name)[places],
+        read_embeddings=lambda own: candidates.read_embeddings(places[own]),
+        read_feature=lambda name, own: candidates.read_feature(name, places[own]),
+    )
 
 
 TRIED = "tried"  # see Budget.on_empty_quota
@@ -103,10 +124,13 @@ class Budget:
     on_empty_quota : str
         What happens to a cluster that would keep no row: its mass goes to the nearest kept
         cluster (merge; TRIED, too, but without a word), or the run stops (error).
+    num_workers : int
+        W, for those whose quotas should let worker r hold the clusters c with c mod W = r.
     """
 
     num_rows: int
     on_empty_quota: str = "merge"
+    num_workers: int = 1
 
 
 class Selector(Protocol):

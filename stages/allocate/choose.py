@@ -70,7 +70,7 @@ def choose(
     """
 
     def select(num_rows: int, on_empty: str = on_empty_quota) -> Selection:
-        budget = Budget(num_rows, on_empty)
+        budget = Budget(num_rows, on_empty, step.num_workers)
         rng = np.random.default_rng([seed, SELECT_STREAM])
         rows, weights = selector.select(candidates, budget, rng)
         return checked(Selection(rows, weights), num_rows)

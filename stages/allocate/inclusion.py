@@ -14,7 +14,7 @@ from stages.allocate.weights import least_mix
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
-# No row has a smaller chance than this part of the mean one, so that none has the chance 0.
+# No row counts less than this part of the mean, so that none has the chance 0.
 LEAST = 1e-6
 BISECTIONS = 30
 
@@ -25,7 +25,8 @@ def inclusion_probabilities(importance: npt.ArrayLike, count: int) -> FloatArray
     Parameters
     ----------
     importance : array of shape (num_rows,)
-        Finite, at least 0. Values below a millionth of the mean count as that.
+        Finite, at least 0. Of the rows that are not kept for sure, values below a millionth of
+        their mean count as that.
     count : int
         Rows that are to be kept, at most the number of rows.
 
@@ -34,18 +35,21 @@ def inclusion_probabilities(importance: npt.ArrayLike, count: int) -> FloatArray
     ndarray of shape (num_rows,), float64
         In (0, 1].
     """
-    sizes = above_zero(importance)
+    sizes = finite(importance)
     assert 0 < count <= sizes.size, (count, sizes.size)
     order = np.argsort(-sizes, kind="stable")
     falling = sizes[order]
     rest = np.cumsum(falling[::-1])[::-1]  # the sum of a size and all smaller ones
     left = count - np.arange(sizes.size)
-    surely = left * falling >= rest
-    num_sure = int(np.argmin(surely)) if not surely.all() else sizes.size
+    # Zeros are never sure, and the last place stays open: the others share a chance of it.
+    surely = (left * falling >= rest) & (falling > 0) & (left > 1)
+    num_sure = int(np.argmin(surely))
+    # Lifted only now: one huge value owns the mean of all, and would make the others equal.
+    unsure = np.sort(order[num_sure:])
+    lifted = above_zero(sizes[unsure])
+    total = np.cumsum(np.sort(lifted))[-1]
     chances = np.ones(sizes.size)
-    if num_sure < sizes.size:
-        unsure = order[num_sure:]
-        chances[unsure] = np.minimum(1.0, (count - num_sure) * sizes[unsure] / rest[num_sure])
+    chances[unsure] = np.minimum(1.0, (count - num_sure) * lifted / total)
     return chances
 
 
@@ -85,10 +89,16 @@ def defensive(
 
 def above_zero(importance: npt.ArrayLike) -> FloatArray:
     """Lift values to at least a millionth of their mean; all alike where all are 0."""
-    sizes = np.asarray(importance, np.float64)
-    assert np.all(np.isfinite(sizes)) and np.all(sizes >= 0), "importance must be finite, >= 0"
+    sizes = finite(importance)
     mean = float(sizes.mean())
     return np.maximum(sizes, LEAST * mean) if mean > 0 else np.ones_like(sizes)
+
+
+def finite(importance: npt.ArrayLike) -> FloatArray:
+    """Take values as float64; what is not finite, or below 0, is a fault of ours."""
+    sizes = np.asarray(importance, np.float64)
+    assert np.all(np.isfinite(sizes)) and np.all(sizes >= 0), "importance must be finite, >= 0"
+    return sizes
 
 
 def systematic(chances: FloatArray, start: float) -> IntArray:

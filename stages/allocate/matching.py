@@ -5,8 +5,8 @@ the whole pool, the others none, and sum of v_i x_i should be a target vector: t
 all rows that the group stands for, less the error that earlier groups have left. That is done in
 three steps, each of which keeps the number of rows of every cluster:
 
-1. draw rows with unequal chances, so that shares over chances are right in the mean over draws
-   (Horvitz and Thompson 1952);
+1. draw rows with unequal chances, so that shares over chances are about right in the mean over
+   draws (Horvitz and Thompson 1952), closely in large groups only;
 2. exchange kept for left-out rows of the same cluster, the best pair first, as long as the error
    shrinks: what the cube method does for a sample (Deville and Tille 2004), by greedy descent;
 3. calibrate the shares: ridge regression towards those of step 1, under the cluster's exact sum
@@ -166,9 +166,11 @@ def calibrate(
 ) -> Array:
     """Choose the shares that kept rows carry.
 
-    They minimise the squared error plus ridge * sum of norm(x_i)^2 (v_i - v0_i)^2, with v0 the
-    share over the chance: features are sketches, and the noise of their inner products grows
-    with the norms. Accelerated projected descent (Beck and Teboulle 2009).
+    They minimise the squared error plus ridge * sum of p_ii (v_i - v0_i)^2, with v0 the share over
+    the chance and p_ii the product of a row with itself: features are sketches, and the noise of
+    their inner products grows with the norms. `matched` counts the error inside clusters beside
+    that of the whole, so its p_ii are (1 + within) norm(x_i)^2. Accelerated projected descent
+    (Beck and Teboulle 2009).
 
     Parameters
     ----------

@@ -7,7 +7,8 @@ gradient is G = sum m_i g_i / sum m_i, and the error of kept rows with weights w
     || sum w_i g_i / sum w_i - G || / || G ||
 
 once over the whole epoch, once per cluster (each against its own full mean), and once per
-synchronized step, which is what an optimizer sees. Beside it stand random draws of as many rows,
+synchronized step, which is what an optimizer sees. For the objectives token and rank m_i and w_i
+are what `objective.py` makes of them. Beside it stand random draws of as many rows,
 weighted by multiplicity, through the same sums. Features are read a fixed number of times, for
 however many selections and steps: `judge_sums` reads each judge sketch once, `coverage_radii` an
 embedding at most twice.
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stages.allocate.candidates import Candidates, IntArray
+from stages.allocate.candidates import TOKENS, Candidates, IntArray
 from stages.allocate.neighbours import BLOCK, squared_distances
 from stages.allocate.weights import to_mean_one
 
@@ -88,7 +89,8 @@ def judge_sums(
     masses : ndarray of shape (len(selections) + 1, num_clusters), float64
         sum of w_i over each cluster.
     step_sums : list of ndarray of shape (num_steps, dim), float64
-        sum of w_i g_i over each step, for each selection.
+        sum of w_i g_i over each step, for each selection. Where multiplicities count tokens, whose
+        steps divide by their own weights, these are scaled to mean 1 in each step.
     """
     num_rows, num_clusters = candidates.num_rows, candidates.num_clusters
     whole = Weighted(np.arange(num_rows), candidates.multiplicity.astype(np.float64))
@@ -113,6 +115,9 @@ def judge_sums(
                 step[here] = step_of[which - 1][first:last]
                 _add_by_group(step_sums[which - 1][None], step, weights[None, which], judge)
         _add_by_group(sums, candidates.cluster[places], weights, judge)
+    if candidates.counts == TOKENS:
+        for each, held, found in zip(selections, steps, step_sums, strict=True):
+            found /= each.weights[held].mean(axis=1, keepdims=True)
     return sums, masses, step_sums
 
 
@@ -175,8 +180,7 @@ def step_errors(step_sums: Array, rows_per_step: int, full_mean: Array) -> Array
     Parameters
     ----------
     step_sums : ndarray of shape (num_steps, dim), float64
-        sum of w_i g_i over each step, with weights of mean 1; a step divides by its number of
-        rows, as the objective "sample" does.
+        sum of w_i g_i over each step, with weights of mean 1, as `judge_sums` gives it.
     rows_per_step : int
         M.
     full_mean : ndarray of shape (dim,), float64

@@ -10,11 +10,13 @@ import numpy.typing as npt
 IntArray = npt.NDArray[np.int64]
 
 
-def water_fill(sizes: IntArray, total: int) -> IntArray:
+def water_fill(sizes: IntArray, total: int, num_workers: int = 1) -> IntArray:
     """Share `total` equally among clusters that may be too small for an equal share.
 
     Every cluster gives min(size, level) rows; where the level is not whole, the clusters that
-    can give one row more do so, the largest first, until the sum is exact.
+    can give one row more do so, the largest first, until the sum is exact. Where every worker
+    can hold as many clusters, their workers take turns to give such a row, so that a pinned
+    schedule is not spoilt by the odd rows.
 
     Parameters
     ----------
@@ -22,6 +24,8 @@ def water_fill(sizes: IntArray, total: int) -> IntArray:
         Rows that each cluster can give.
     total : int
         At most the sum of the sizes.
+    num_workers : int
+        W; worker r holds the clusters c with c mod W = r.
 
     Returns
     -------
@@ -39,8 +43,19 @@ def water_fill(sizes: IntArray, total: int) -> IntArray:
     left = total - int(quotas.sum())
     order = np.lexsort((np.arange(sizes.size), -sizes))
     can_give = order[sizes[order] > quotas[order]]
+    if sizes.size % num_workers == 0:
+        can_give = can_give[np.argsort(_turns(can_give % num_workers), kind="stable")]
     quotas[can_give[:left]] += 1
     return quotas
+
+
+def _turns(owners: IntArray) -> IntArray:
+    """Count for each entry how many earlier ones have the same owner."""
+    by_owner = np.argsort(owners, kind="stable")
+    sizes = np.bincount(owners)
+    turns = np.empty(owners.size, np.int64)
+    turns[by_owner] = np.arange(owners.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return turns
 
 
 def proportional(

@@ -70,6 +70,11 @@ def of_rows(artifact: Artifact, column: str, row_ids: IntArray) -> npt.NDArray[n
     return values[np.searchsorted(artifact.array("row_id"), row_ids)]
 
 
+def num_targets_of(inputs: Mapping[str, Artifact], row_ids: IntArray) -> IntArray:
+    """Count the trained tokens of each candidate, above 0."""
+    return of_rows(inputs["tokens"], "num_targets", row_ids).astype(np.int64)
+
+
 def judge_of(embed: Artifact, row_ids: IntArray) -> ReadJudge | None:
     """Give the reader of the judge sketches by position, or None where the pass made none."""
     if JUDGE not in embed.schema().names:

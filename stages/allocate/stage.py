@@ -15,10 +15,17 @@ from stages.allocate.budget import Asked, StepShape, exact, parse_budget
 from stages.allocate.candidates import Candidates, IntArray
 from stages.allocate.choose import Selection, choose
 from stages.allocate.figures import beside_random, figures_of, random_figures
+from stages.allocate.objective import as_counted, counted_by, weights_of
 from stages.allocate.order import balanced, kinds_of, prefix_errors, projected
 from stages.allocate.plan_figures import imbalance, max_deviation, places
 from stages.allocate.quality import ReadJudge, Weighted
-from stages.allocate.reading import SECOND, judge_of, read_candidates, unscored
+from stages.allocate.reading import (
+    SECOND,
+    judge_of,
+    num_targets_of,
+    read_candidates,
+    unscored,
+)
 from stages.allocate.schedule import SCHEDULES, Schedule, build_schedule
 from stages.allocate.selectors.cluster_balanced import ClusterBalanced
 from stages.allocate.weights import effective_sample_size, level_by_cluster
@@ -72,8 +79,9 @@ class AllocateConfig:
     schedule : str
         auto, pinned (a worker holds its own clusters) or dealt (tokens even out).
     objective : str
-        What the trainer computes, written into the manifest: sample, token, or rank. For rank
-        with a micro_batch above 1, the rows of a cluster get one weight, their mean.
+        What the trainer computes, written into the manifest: sample, token, or rank. For token
+        rows count by their trained tokens, in choosing, weighing and judging. For rank with a
+        micro_batch above 1, the rows of a cluster get one weight, their mean.
     on_empty_quota : str
         A cluster that would keep no row: merge its mass into the nearest, or error.
     seed : int
@@ -145,18 +153,22 @@ def run(
     from threadpoolctl import threadpool_limits
 
     candidates, row_ids = read_candidates(inputs)
+    num_targets = num_targets_of(inputs, row_ids)
+    counted = as_counted(candidates, num_targets, settings.objective)
     # Selectors multiply matrices; sums depend on the number of threads.
     with threadpool_limits(1):
-        selection = choose(
+        chosen = choose(
             settings.selector,
             settings.asked,
             settings.step,
-            candidates,
+            counted,
             on_empty_quota=settings.on_empty_quota,
             seed=settings.seed,
         )
     if settings.objective == "rank" and settings.micro_batch > 1:
-        selection = levelled(selection, candidates)
+        chosen = levelled(chosen, candidates)
+    own = num_targets[chosen.rows]
+    selection = Selection(chosen.rows, weights_of(chosen.weights, own, settings.objective))
     clusters = candidates.cluster[selection.rows]
     num_tokens = candidates.num_tokens[selection.rows]
     schedule = build_schedule(
@@ -167,7 +179,7 @@ def run(
         kind=settings.schedule,
         objective=settings.objective,
         rng=np.random.default_rng([settings.seed, SCHEDULE_STREAM]),
-        rearrange=balancer(settings, candidates, selection) if settings.order != "random" else None,
+        rearrange=balancer(settings, candidates, chosen) if settings.order != "random" else None,
     )
     worker, position = places(schedule.plan)
     kept_ids = row_ids[selection.rows]
@@ -180,7 +192,11 @@ def run(
     facts = describe(settings, candidates, selection, schedule)
     read_judge = judge_of(inputs["embed"], row_ids)
     if read_judge is not None:
-        facts["quality"] = judged(settings, candidates, read_judge, selection, schedule)
+        weights = counted_by(
+            selection.weights, own, settings.objective, schedule.plan, settings.micro_batch
+        )
+        kept = Weighted(selection.rows, weights)
+        facts["quality"] = judged(settings, counted, read_judge, kept, schedule)
     left_out = unscored(inputs)
     if left_out:
         facts["unscored"] = dict(Counter(left_out.values()))
@@ -240,14 +256,13 @@ def judged(
     settings: AllocateConfig,
     candidates: Candidates,
     read_judge: ReadJudge,
-    selection: Selection,
+    kept: Weighted,
     schedule: Schedule,
 ) -> Facts:
     """Take the figures of the selection beside those of random ones, with one thread."""
     from threadpoolctl import threadpool_limits
 
     rng = np.random.default_rng([settings.seed, JUDGE_STREAM])
-    kept = Weighted(selection.rows, selection.weights)
     with threadpool_limits(1):
         (own,) = figures_of(candidates, read_judge, [kept], [schedule.plan], rng)
         random = random_figures(candidates, read_judge, schedule.plan.shape, rng)
@@ -297,7 +312,7 @@ def describe(
 
 ALLOCATE_STAGE = Stage(
     name="allocate",
-    version=3,
+    version=4,
     reads=("embed", "cluster", "tokens", "screen", "rows"),
     identity=identity,
     run=run,

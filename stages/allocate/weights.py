@@ -182,8 +182,9 @@ def shared_mass(
         )
     if on_empty_quota != TRIED:
         log.warning(
-            "allocate: clusters %s keep no row; their mass of %d rows goes to the nearest",
+            "allocate: clusters %s keep no row; their mass of %d %s goes to the nearest",
             first_few(empty),
             int(mass[empty].sum()),
+            candidates.counts,
         )
     return merge_empty(quotas, mass, candidates.centers)

@@ -4,6 +4,7 @@ Everything else that is raised is a fault of ours and keeps its traceback.
 """
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -42,14 +43,37 @@ def require_one_of(key: str, value: str, options: Iterable[str]) -> None:
 
 
 def require_at_least(key: str, value: float, least: float) -> None:
-    """Check a lower bound of a number.
+    """Check a lower bound of a finite number.
 
     Raises
     ------
     ConfigurationError
-        If `value` is below `least`.
+        If `value` is below `least`, infinite or no number.
     """
-    require(value >= least, f"{key}={value} must be >= {least}; set {key}={least} or more")
+    finite = "" if abs(value) < math.inf else " and finite"
+    require(
+        least <= value < math.inf,
+        f"{key}={value} must be >= {least}{finite}; set {key}={least} or more",
+    )
+
+
+def require_above_zero(key: str, value: float, usual: str) -> None:
+    """Check that a setting is a finite number above 0.
+
+    Parameters
+    ----------
+    key, value
+        The setting.
+    usual : str
+        The remedy: a value that makes sense, and what it means.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is 0 or below, infinite or no number.
+    """
+    finite = "" if abs(value) < math.inf else " and finite"
+    require(0.0 < value < math.inf, f"{key}={value} must be > 0{finite}; {usual}")
 
 
 def require_share(key: str, value: float, *, zero_allowed: bool = False) -> None:

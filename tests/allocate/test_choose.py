@@ -67,6 +67,14 @@ def test_quotas_of_a_balanced_selection_by_hand(
     assert kept_by_cluster(rows, chosen(ClusterBalanced(), asked, rows, step=step)) == expected
 
 
+def test_a_balanced_selection_by_ratio_can_be_pinned_where_workers_hold_several_clusters() -> None:
+    rows = candidates([9, 5, 8, 6, 7, 5, 6, 5])
+    step = StepShape(4, 3, 1)
+    kept = kept_by_cluster(rows, chosen(ClusterBalanced(), ratio(1.0), rows, step=step))
+    assert sum(kept) == 36, "as many whole steps as the ratio gives"
+    assert np.reshape(kept, (2, 4)).sum(axis=0).tolist() == [9, 9, 9, 9]
+
+
 def test_a_ratio_is_a_share_of_the_candidates_for_other_selectors() -> None:
     rows = candidates([10, 20, 30])
     assert chosen(Uniform(), ratio(0.5), rows).rows.size == 28  # 30, cut to steps of 4

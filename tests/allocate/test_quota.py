@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from stages.allocate.budget import exact
 from stages.allocate.quota import equal_rows, water_fill
+from stages.allocate.schedule import pinned_obstacle
 from stages.allocate.weights import (
     cluster_share_weights,
     effective_sample_size,
@@ -37,11 +38,51 @@ def test_water_filling_by_hand(sizes: list[int], total: int, expected: list[int]
     assert water_fill(np.array(sizes), total).tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("sizes", "total", "num_workers", "expected"),
+    [
+        # Workers hold 9 and 7, 5 and 5, 8 and 6, 6 and 5: an odd row of the larger of each.
+        ([9, 5, 8, 6, 7, 5, 6, 5], 36, 4, [5, 5, 5, 5, 4, 4, 4, 4]),
+        ([5, 5, 8, 5, 7, 6, 6, 9], 36, 4, [4, 4, 5, 4, 5, 5, 4, 5]),
+        ([9, 9, 9, 9], 6, 2, [2, 2, 1, 1]),
+        ([9, 8, 7, 6], 6, 2, [2, 2, 1, 1]),
+        ([9, 5, 9, 5], 6, 2, [2, 2, 1, 1]),  # not both odd rows from the first worker
+        ([9, 1, 9, 1], 8, 2, [3, 1, 3, 1]),  # the second has no more to give
+        ([9, 5, 9], 5, 2, [2, 1, 2]),  # no equal number of clusters each: the largest
+    ],
+)
+def test_odd_rows_are_dealt_over_the_workers_by_hand(
+    sizes: list[int], total: int, num_workers: int, expected: list[int]
+) -> None:
+    assert water_fill(np.array(sizes), total, num_workers).tolist() == expected
+
+
 @SEEDED
-@given(SIZES, st.floats(0, 1))
-def test_water_filling_is_exact_and_as_equal_as_can_be(sizes: list[int], share: float) -> None:
+@given(
+    num_workers=st.integers(1, 6),
+    per_worker=st.integers(1, 5),
+    rows_per_worker=st.integers(1, 7),
+    ratio=st.floats(0.01, 1),
+    seed=st.integers(0, 10_000),
+)
+def test_a_ratio_lets_every_worker_hold_its_own_clusters(
+    num_workers: int, per_worker: int, rows_per_worker: int, ratio: float, seed: int
+) -> None:
+    sizes = np.random.default_rng(seed).integers(1, 40, num_workers * per_worker)
+    rows = equal_rows(sizes, exact(ratio), num_workers, rows_per_worker)
+    quotas = water_fill(sizes, rows, num_workers)
+    assert quotas.sum() == rows and np.all(quotas <= sizes)
+    assert quotas.max() - quotas.min() <= 1
+    assert pinned_obstacle(quotas, num_workers) is None
+
+
+@SEEDED
+@given(SIZES, st.floats(0, 1), st.integers(1, 4))
+def test_water_filling_is_exact_and_as_equal_as_can_be(
+    sizes: list[int], share: float, num_workers: int
+) -> None:
     total = int(share * sum(sizes))
-    quotas = water_fill(np.array(sizes, np.int64), total)
+    quotas = water_fill(np.array(sizes, np.int64), total, num_workers)
     assert quotas.sum() == total
     assert np.all((quotas >= 0) & (quotas <= sizes))
     unfilled = quotas[quotas < sizes]

@@ -115,6 +115,20 @@ def test_a_method_that_does_not_beat_random_is_marked() -> None:
     assert lines[3].endswith("| no |") and "- absent: not run: it needs a second model" in text
 
 
+@pytest.mark.parametrize("seeds", [1, 2, 3, 5])
+def test_random_rows_hardly_ever_beat_random_rows(seeds: int) -> None:
+    rng = np.random.default_rng(seeds)
+    verdicts = []
+    for _ in range(400):
+        drawn = [figures(error) for error in rng.normal(1.0, 0.1, 20 + seeds).tolist()]
+        cells = [
+            Cell("one", "0.5", "rows", drawn[20:]),
+            Cell("random", "0.5", "rows", drawn[:20]),
+        ]
+        verdicts.append(next(row for row in table(cells) if row["method"] == "one")["beats_random"])
+    assert np.mean(verdicts) < 0.13  # 38% where a single draw was taken to have no spread
+
+
 NUM_ROWS = 100
 ROWS = candidates([40, 30, 20, 10], duplicates=False)
 

@@ -36,7 +36,7 @@ class ClusterBalanced:
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, npt.NDArray[np.float64]]:
         """Choose exactly `budget.num_rows` rows."""
-        quotas = water_fill(candidates.sizes(), budget.num_rows)
+        quotas = water_fill(candidates.sizes(), budget.num_rows, budget.num_workers)
         mass = shared_mass(candidates, quotas, budget.on_empty_quota)
         norms = candidates.read_signal("embedding_norm") if self.keep == "largest_norm" else None
         draws = candidates.draw(rng)

@@ -11,18 +11,19 @@ from stages.allocate.groups import FloatArray, blocks_of, id_order, read_rows
 from stages.allocate.inclusion import inclusion_probabilities, systematic
 from stages.allocate.neighbours import squared_distances
 from stages.allocate.weights import to_mean_one
-from stages.contract.errors import require, require_at_least, require_one_of
+from stages.contract.errors import require_above_zero, require_at_least, require_one_of
 
 
 @dataclass(kw_only=True)
 class Density:
     """Draw rows without replacement with chances in proportion to 1 / density^alpha.
 
-    The density of a row is the mean of exp(-norm(x - y)^2 / (2 h^2)) over at most
-    `reference_rows` rows y, drawn at random, each counted as often as it has duplicates; h is
-    `bandwidth` times the median distance between them. Systematic sampling in a random order
-    meets the chances exactly. Time O(N reference_rows dim); memory: the reference rows, their
-    distances and one block.
+    The density of a row x is the mean of exp(-norm(x - y)^2 / (2 h^2)) over all rows y, each
+    counted as often as it has duplicates. A row counts itself by its own share; the mean over the
+    others is estimated on at most `reference_rows` of them, drawn at random. h is `bandwidth` times
+    the median distance between these. Systematic sampling in a random order meets the chances
+    exactly. Time O(N reference_rows dim); memory: the reference rows, their distances and one
+    block.
 
     Attributes
     ----------
@@ -50,10 +51,7 @@ class Density:
     def __post_init__(self) -> None:
         """Check each field by itself."""
         require_at_least("allocate.selector.alpha", self.alpha, 0.0)
-        require(
-            self.bandwidth > 0.0,
-            f"allocate.selector.bandwidth={self.bandwidth} must be > 0; 0.5 is half the median",
-        )
+        require_above_zero("allocate.selector.bandwidth", self.bandwidth, "0.5 is half the median")
         require_at_least("allocate.selector.reference_rows", self.reference_rows, 1)
         require_one_of("allocate.selector.weights", self.weights, ("multiplicity", "inverse"))
 
@@ -66,7 +64,7 @@ class Density:
         order = by_id[np.argsort(draws, kind="stable")]
         references = by_id[np.sort(np.argsort(draws, kind="stable")[: self.reference_rows])]
         densities = self._densities(candidates, references)
-        # Logarithms, since a lonely row's density can be too small for a number.
+        # Logarithms, since a large alpha makes powers that no number can hold.
         spread = -self.alpha * np.log(densities[order])
         chances = inclusion_probabilities(np.exp(spread - spread.max()), budget.num_rows)
         start_rng = rng.spawn(1)[0]
@@ -79,14 +77,18 @@ class Density:
         return kept[places], to_mean_one(raw[places])
 
     def _densities(self, candidates: Candidates, references: IntArray) -> FloatArray:
-        """Measure every row by the reference rows."""
+        """Measure every row by itself and by the reference rows, which stand for all others."""
         points = read_rows(candidates, self.feature, references).astype(np.float64)
-        copies = candidates.multiplicity[references].astype(np.float64)
+        copies = candidates.multiplicity.astype(np.float64)
         width = self.bandwidth * median_distance(points)
+        own = np.full(candidates.num_rows, -1)
+        own[references] = np.arange(references.size)
         found = np.empty(candidates.num_rows)
         for block in blocks_of(id_order(candidates)):
             rows = read_rows(candidates, self.feature, block).astype(np.float64)
-            found[block] = kernel_density(rows, points, copies, width)
+            others = others_density(rows, points, copies[references], width, own[block])
+            share = copies[block] / copies.sum()
+            found[block] = share + (1.0 - share) * others
         return found
 
 
@@ -97,10 +99,33 @@ def median_distance(points: FloatArray) -> float:
     return median if median > 0 else 1.0
 
 
-def kernel_density(
-    rows: FloatArray, points: FloatArray, copies: FloatArray, width: float
+def others_density(
+    rows: FloatArray, points: FloatArray, copies: FloatArray, width: float, own: IntArray
 ) -> FloatArray:
-    """Give the Gaussian kernel's mean over points, each counted `copies` times; above 0."""
+    """Give the Gaussian kernel's mean over the points that are other rows.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (num_rows, dim)
+        Where it is taken.
+    points : ndarray of shape (num_points, dim)
+        Reference rows.
+    copies : ndarray of shape (num_points,)
+        How often each point counts.
+    width : float
+        h, above 0.
+    own : ndarray of shape (num_rows,), int64
+        The point that each row itself is, which does not count; -1 where it is none.
+
+    Returns
+    -------
+    ndarray of shape (num_rows,), float64
+        0 where there is no other point.
+    """
     kernel = np.exp(-squared_distances(rows, points) / (2.0 * width**2))
-    means: FloatArray = np.maximum(kernel @ copies / copies.sum(), np.finfo(np.float64).tiny)
+    itself = np.flatnonzero(own >= 0)
+    kernel[itself, own[itself]] = 0.0
+    mass = np.full(own.size, copies.sum())
+    mass[itself] -= copies[own[itself]]
+    means: FloatArray = kernel @ copies / np.where(mass > 0, mass, 1.0)
     return means

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from stages.allocate.candidates import Budget, Candidates, IntArray
 from stages.allocate.groups import WITHIN, FloatArray, choose_within, read_rows
 from stages.allocate.pursuit import match_sum
-from stages.contract.errors import require, require_at_least, require_one_of
+from stages.contract.errors import require_above_zero, require_at_least, require_one_of
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +48,7 @@ class GradMatch:
     def __post_init__(self) -> None:
         """Check each field by itself."""
         require_one_of("allocate.selector.within", self.within, (*WITHIN, "auto"))
-        require(
-            self.ridge > 0.0,
-            f"allocate.selector.ridge={self.ridge} must be > 0; 0.5 is usual",
-        )
+        require_above_zero("allocate.selector.ridge", self.ridge, "0.5 is usual")
         require_at_least("allocate.selector.tolerance", self.tolerance, 0.0)
 
     def select(

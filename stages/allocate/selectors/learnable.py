@@ -1,6 +1,5 @@
 """Another selector, over the rows that can still be learnt: loss above that of a reference."""
 
-import dataclasses
 import logging
 import math
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from stages.allocate.candidates import Budget, Candidates, IntArray, Selector
+from stages.allocate.candidates import Budget, Candidates, IntArray, Selector, subset
 from stages.allocate.groups import FloatArray, id_order, read_score
 from stages.allocate.needs import needs_of
 from stages.allocate.selectors.matched import Matched
@@ -77,19 +76,3 @@ def largest(candidates: Candidates, scores: FloatArray, count: int) -> IntArray:
     """Give the increasing positions of the largest scores; ties go to the smaller row id."""
     order = id_order(candidates)
     return np.sort(order[np.argsort(-scores[order], kind="stable")[:count]])
-
-
-def subset(candidates: Candidates, places: IntArray) -> Candidates:
-    """Leave only some candidates, given by increasing positions; clusters keep their numbers."""
-    return dataclasses.replace(
-        candidates,
-        row_ids=candidates.row_ids[places],
-        cluster=candidates.cluster[places],
-        distance=candidates.distance[places],
-        multiplicity=candidates.multiplicity[places],
-        num_tokens=candidates.num_tokens[places],
-        source=candidates.source[places],
-        read_signal=lambda name: candidates.read_signal(name)[places],
-        read_embeddings=lambda own: candidates.read_embeddings(places[own]),
-        read_feature=lambda name, own: candidates.read_feature(name, places[own]),
-    )

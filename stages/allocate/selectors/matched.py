@@ -4,21 +4,22 @@ Ours. Why it works, and when it does not, is in docs/methods.md.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from stages.allocate.candidates import Budget, Candidates, IntArray
+from stages.allocate.candidates import Budget, Candidates, IntArray, subset
 from stages.allocate.groups import blocks_of, members_of, read_rows
 from stages.allocate.inclusion import defensive, inclusion_probabilities, systematic
 from stages.allocate.matching import Group, at_least_effective, calibrate, exchange
 from stages.allocate.quota import proportional
 from stages.allocate.weights import effective_sample_size, heirs, shared_mass, to_mean_one
-from stages.contract.errors import require, require_at_least, require_share
+from stages.contract.errors import require_above_zero, require_at_least, require_share
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ Read = Callable[[IntArray], npt.NDArray[np.float32]]
 ROWS_PER_STRETCH = 32_768
 # Chances aim at a little more than the least effective sample size, since quotas are whole rows.
 MARGIN = 1.02
+# A share is at most 1, so a bound above that is none, and a huge one would only cost digits.
+LARGEST_BOUND = 8.0
 
 
 @dataclass(kw_only=True)
@@ -36,7 +39,9 @@ class Matched:
     """Draw rows by the size of their gradients, exchange and weigh them until the means match.
 
     Quotas follow the chances, so a cluster of large or diverse gradients gives more rows, and
-    the weights undo that: each cluster carries its share of the original rows exactly. Clusters
+    the weights undo that: each cluster carries its share of the original rows exactly. A row that
+    is worth more than `max_weight` by its own copies is kept and weighs just that; what follows is
+    done with the others. Clusters
     of more than `group_rows` rows are cut into random groups; the error that a group leaves is
     handed to the next one. Rows are mixed inside stretches of 32,768 rows of a cluster, so time is
     linear in the rows (the features are read once, and once more for each cluster), and memory
@@ -50,14 +55,15 @@ class Matched:
         Chances are in proportion to norm ** power: 0 for equal ones, 1 for those that alone
         would leave the least error.
     ridge : float
-        How strongly weights are held to what the chances say, against fitting the sketch's noise.
+        How strongly weights are held to what the chances say, against fitting the sketch's noise:
+        the penalty of a row is ridge * (1 + within) times its squared norm.
     within : float
         How much the error inside each cluster counts beside that of the whole.
     least_effective : float
         The effective sample size of the weights is at least this share of the rows, as far as the
-        mean weights of the clusters allow.
+        mean weights of the clusters allow; rows above `max_weight` do not count.
     max_weight : float
-        Bound of a weight, where the mean is 1 and the quota of its cluster allows.
+        Bound of a weight, where the mean is 1 and the quota of its cluster allows; inf for none.
     group_rows : int
         Rows that are matched together, at most.
     """
@@ -76,15 +82,65 @@ class Matched:
         """Check each field by itself."""
         for name in ("power", "within"):
             require_at_least(f"allocate.selector.{name}", getattr(self, name), 0)
-        require(self.ridge > 0, f"allocate.selector.ridge={self.ridge} must be > 0, such as 0.3")
+        require_above_zero("allocate.selector.ridge", self.ridge, "0.3 is the default")
         require_share("allocate.selector.least_effective", self.least_effective)
-        require_at_least("allocate.selector.max_weight", self.max_weight, 1)
+        if self.max_weight != math.inf:
+            require_at_least("allocate.selector.max_weight", self.max_weight, 1)
         require_at_least("allocate.selector.group_rows", self.group_rows, 2)
 
     def select(
         self, candidates: Candidates, budget: Budget, rng: np.random.Generator
     ) -> tuple[IntArray, Array]:
         """Choose exactly `budget.num_rows` rows."""
+        share = candidates.multiplicity / candidates.multiplicity.sum()
+        alone = np.flatnonzero(share > self.max_weight / budget.num_rows)
+        if alone.size:
+            rows, weights = self._beside(alone, share, candidates, budget, rng)
+        else:
+            rows, weights = self._choose(candidates, budget, rng)
+        effective = effective_sample_size(weights)
+        log.info(
+            "allocate: matched %s, effective sample size %.1f%%, largest weight %.2f",
+            *(self.feature, 100.0 * effective, weights.max()),
+        )
+        if effective < self.least_effective - 1e-9:
+            log.warning(
+                "allocate: effective sample size %.1f%% is below allocate.selector.least_effective"
+                "=%g: copies, or clusters that hardly any kept row stands for, need unequal "
+                "weights; keep more rows, or take fewer clusters",
+                *(100.0 * effective, self.least_effective),
+            )
+        return rows, weights
+
+    def _beside(
+        self,
+        alone: IntArray,
+        share: Array,
+        candidates: Candidates,
+        budget: Budget,
+        rng: np.random.Generator,
+    ) -> tuple[IntArray, Array]:
+        """Choose among the others, beside rows that stand for their own copies alone."""
+        own = budget.num_rows * share[alone]
+        log.info(
+            "allocate: %d rows are worth more than allocate.selector.max_weight=%g by themselves, "
+            "up to %.1f; they are kept and count just that",
+            *(alone.size, self.max_weight, own.max()),
+        )
+        others = np.setdiff1d(np.arange(share.size), alone, assume_unique=True)
+        left = replace(budget, num_rows=budget.num_rows - alone.size)
+        # What the mean weight of the others is worth; the bound is that of the weights in the end.
+        worth = (budget.num_rows - own.sum()) / left.num_rows
+        same = replace(self, max_weight=self.max_weight / worth)
+        places, found = same._choose(subset(candidates, others), left, rng)
+        rows = np.concatenate([alone, others[places]])
+        order = np.argsort(rows)
+        return rows[order], np.concatenate([own, worth * found])[order]
+
+    def _choose(
+        self, candidates: Candidates, budget: Budget, rng: np.random.Generator
+    ) -> tuple[IntArray, Array]:
+        """Choose rows none of which is worth more than `max_weight` by its copies."""
         share = candidates.multiplicity / candidates.multiplicity.sum()
         norms = feature_norms(candidates, self.feature)
         fits = partial(self._bearable, share, candidates)
@@ -102,20 +158,7 @@ class Matched:
         order = np.argsort(rows, kind="stable")
         rows, weights = rows[order], to_mean_one(np.concatenate(carried)[order])
         level = to_mean_one(np.concatenate(even)[order])
-        weights = at_least_effective(weights, level, self.least_effective)
-        effective = effective_sample_size(weights)
-        log.info(
-            "allocate: matched %s, effective sample size %.1f%%, largest weight %.2f",
-            *(self.feature, 100.0 * effective, weights.max()),
-        )
-        if effective < self.least_effective - 1e-9:
-            log.warning(
-                "allocate: effective sample size %.1f%% is below allocate.selector.least_effective"
-                "=%g: copies, or clusters that hardly any kept row stands for, need unequal "
-                "weights; keep more rows, or take fewer clusters",
-                *(100.0 * effective, self.least_effective),
-            )
-        return rows, weights
+        return rows, at_least_effective(weights, level, self.least_effective)
 
     def _bearable(self, share: Array, candidates: Candidates, chances: Array) -> bool:
         """Whether weights of share over chance are as even as was asked, rows and clusters alike.
@@ -127,9 +170,10 @@ class Matched:
         least = min(1.0, MARGIN * self.least_effective)
         mass = np.bincount(candidates.cluster, share)
         quotas = np.bincount(candidates.cluster, chances)
+        some = quotas > 0  # an infinite bound times none is no number
         return bool(
             count * (share**2 / chances).sum() * least <= 1.0 + 1e-9
-            and np.all(count * mass <= self.max_weight * quotas)
+            and np.all(count * mass[some] <= self.max_weight * quotas[some])
         )
 
     def _groups(
@@ -208,7 +252,7 @@ class Matched:
             kept,
             ridge=self.ridge,
             least=0.02 / budget.num_rows,
-            most=self.max_weight / budget.num_rows,
+            most=min(self.max_weight / budget.num_rows, LARGEST_BOUND),
         )
         error: Array = left + shares @ features[kept] - targets.sum(axis=0)
         return choice[kept], shares, error
@@ -234,7 +278,12 @@ class Piece:
 
 
 def first_draw(chances: Array, quota: int) -> npt.NDArray[np.bool_]:
-    """Draw `quota` rows, each as likely as its chance says; rows come in a random order."""
+    """Draw `quota` rows, about as likely as their chances say; rows come in a random order.
+
+    Only the order is random: the steps of the draw start in the middle of the first. Large pieces
+    meet the chances closely, small ones do not: of two rows of chances 0.1 and 0.9 the second is
+    always drawn.
+    """
     kept = np.zeros(chances.size, bool)
     kept[systematic(inclusion_probabilities(chances, quota), 0.5)] = True
     return kept

@@ -11,7 +11,7 @@ from stages.allocate.candidates import Budget, Candidates, IntArray
 from stages.allocate.groups import FloatArray, choose_within, read_rows
 from stages.allocate.neighbours import unit_rows
 from stages.allocate.pursuit import match_sum
-from stages.contract.errors import require, require_at_least
+from stages.contract.errors import require_above_zero, require_at_least
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +46,7 @@ class Tagcos:
 
     def __post_init__(self) -> None:
         """Check each field by itself."""
-        require(
-            self.ridge > 0.0,
-            f"allocate.selector.ridge={self.ridge} must be > 0; the paper's is 1.0",
-        )
+        require_above_zero("allocate.selector.ridge", self.ridge, "the paper's is 1.0")
         require_at_least("allocate.selector.tolerance", self.tolerance, 0.0)
 
     def select(

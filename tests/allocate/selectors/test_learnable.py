@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stages.allocate.candidates import Budget
-from stages.allocate.selectors.learnable import Learnable, subset
+from stages.allocate.candidates import Budget, subset
+from stages.allocate.selectors.learnable import Learnable
 from stages.allocate.selectors.stratified import Stratified
 from stages.contract.errors import ConfigurationError
 from tests.allocate.samples import by_hand, candidates

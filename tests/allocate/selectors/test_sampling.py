@@ -14,7 +14,7 @@ from stages.allocate.inclusion import (
     systematic,
 )
 from stages.allocate.quota import proportional, smallest_first, water_fill
-from stages.allocate.selectors.density import Density, kernel_density, median_distance
+from stages.allocate.selectors.density import Density, median_distance, others_density
 from stages.allocate.selectors.importance import Importance, gain
 from stages.allocate.selectors.loss_rank import LossRank, rank_shares
 from stages.allocate.selectors.stratified import Stratified, spreads
@@ -313,10 +313,12 @@ def test_inverse_weights_of_ranks_keep_the_mean() -> None:
 
 
 def test_the_kernel_density_by_hand() -> None:
-    found = kernel_density(
-        np.array([[0.0]]), np.array([[0.0], [2.0]]), np.array([1.0, 3.0]), width=1.0
-    )
-    assert found[0] == pytest.approx((1 + 3 * np.exp(-2)) / 4)
+    rows, points = np.array([[0.0], [0.0]]), np.array([[0.0], [2.0]])
+    found = others_density(rows, points, np.array([1.0, 3.0]), width=1.0, own=np.array([-1, 0]))
+    # The first row is no point and looks at both; the second is the first point.
+    assert found.tolist() == pytest.approx([(1 + 3 * np.exp(-2)) / 4, np.exp(-2)])
+    lonely = others_density(rows[:1], points[:1], np.ones(1), width=1.0, own=np.array([0]))
+    assert lonely.tolist() == [0.0]
     assert median_distance(np.array([[0.0], [1.0], [3.0]])) == pytest.approx(2.0)
     assert median_distance(np.ones((5, 2))) == 1.0
 
