@@ -109,6 +109,7 @@ NO_PLACES = {
     *("name", "compute.address", "tracking.tracker", "tracking.project"),
     *("rows.dialect", "targets.dialect", "screen.duplicates", "screen.near_duplicates"),
     *("screen.on_leak", "tokens.on_too_long", "tokens.on_template_error"),
+    "tokens.date",
     "tokens.special_in_text",
     *("model.dtype", "model.attn_implementation", "reference.dtype"),
     *("reference.attn_implementation", "embed.feature", "embed.also", "cluster.feature"),
