@@ -16,7 +16,7 @@ from benchmarks.training_figures import (
     last_quarter,
     summarise,
 )
-from benchmarks.training_plot import plot
+from benchmarks.training_plot import COLORS, plot
 from benchmarks.training_regime import Regime
 
 FIRST_TUNING_SEED = 1000
@@ -192,7 +192,10 @@ def headline(summaries: Sequence[Summary]) -> str:
 
 
 def draw(lines: Sequence[Line], summaries: Sequence[Summary]) -> str:
-    """Draw the course of all rows, and the ends of the methods at their budgets."""
+    """Draw the course of all rows, and the ends of the methods with the most budgets.
+
+    They are as many as there are colours; the table has the others.
+    """
     whole = [curve(line)[1:] for line in lines if line["method"] == "all"]
     course = np.mean(whole, axis=0)  # (points, 3)
     drawn = {"all rows, as it trains": [(float(t), float(loss)) for t, _, loss in course]}
@@ -202,7 +205,7 @@ def draw(lines: Sequence[Line], summaries: Sequence[Summary]) -> str:
             drawn.setdefault(one.method, []).append((spent, one.loss.value))
     by_budgets = sorted(drawn.items(), key=lambda item: -len(item[1]))
     return plot(
-        {name: sorted(points) for name, points in by_budgets},
+        {name: sorted(points) for name, points in by_budgets[: len(COLORS)]},
         x_label="tokens of training, selection included",
         y_label="held-out loss at the end, nats",
     )

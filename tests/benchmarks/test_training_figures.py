@@ -18,7 +18,7 @@ from benchmarks.training_figures import (
     summarise,
     target_loss,
 )
-from benchmarks.training_plot import plot, ticks
+from benchmarks.training_plot import COLORS, HEIGHT, plot, ticks
 from benchmarks.training_regime import TINY
 
 
@@ -212,6 +212,21 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "matched at 30%: loss less that of uniform, against its 95% interval about 0"
     assert figures[text]["value"] == pytest.approx(-0.2) and figures[text]["met"]
     assert ElementTree.parse(tmp_path / "training.svg").getroot().tag.endswith("svg")
+
+
+def test_no_two_methods_are_drawn_in_one_colour() -> None:
+    ends = {f"selector{number}": 4.1 + number / 100 for number in range(40)}
+    lines = [line(name, [4.6, 4.4, end]) for name, end in ends.items()]
+    lines += [line("selector39", [4.6, 4.4, 4.9], budget="10%"), WHOLE]
+    text = training_report.draw(lines, summarise(lines))
+    legend = [
+        (box.attrib["fill"], float(box.attrib["y"]) + float(box.attrib["height"]))
+        for box in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}rect")
+        if "y" in box.attrib  # the ground has none
+    ]
+    assert len({fill for fill, _ in legend}) == len(legend) == len(COLORS)
+    assert max(bottom for _, bottom in legend) < HEIGHT
+    assert "selector39" in text and "all rows" in text and "selector38" not in text
 
 
 def test_plot_puts_points_where_they_belong() -> None:
