@@ -121,12 +121,17 @@ def summarise(lines: Sequence[Line]) -> list[Summary]:
     ]
 
 
+def speed_of(lines: Sequence[Line]) -> float:
+    """Give the tokens a second that the median run trains on."""
+    return float(np.median([line["tokens"] / line["seconds"] for line in lines]))
+
+
 def at_one_speed(lines: Sequence[Line]) -> list[Line]:
     """Put the seconds that the median run would have taken in the place of each run's own.
 
     A selection's are the median over the seeds of its method and budget.
     """
-    speed = float(np.median([line["tokens"] / line["seconds"] for line in lines])) if lines else 1.0
+    speed = speed_of(lines) if lines else 1.0
     selecting: dict[tuple[str, str], list[float]] = {}
     for line in lines:
         of_method = selecting.setdefault((line["method"], line["budget"]), [])

@@ -14,6 +14,7 @@ from benchmarks.training_figures import (
     curve,
     final,
     last_quarter,
+    speed_of,
     summarise,
 )
 from benchmarks.training_plot import COLORS, plot
@@ -25,8 +26,7 @@ SAME_STEPS = 0.03  # relative difference up to which two runs have as many
 AT_NO_LOSS = 0.01  # of the loss of all rows: as near as a run must end for its time to count
 HEADINGS = (
     "method | kept | seeds | rows | tokens an epoch | steps | gradient error | held-out loss | "
-    "macro | "
-    "gain kept | beside uniform | selection tokens | whole run saved: tokens, seconds | "
+    "macro | gain kept | beside uniform | selection tokens | whole run saved: tokens, seconds | "
     "tokens, seconds to 95% of the gain | saved | tokens, seconds to loss + 1% | saved"
 )
 
@@ -101,16 +101,15 @@ def regime_sentences(lines: Sequence[Line]) -> list[str]:
     whole = [line for line in lines if line["method"] == "all"]
     quarter = np.mean([last_quarter(line) for line in whole])
     tokens = np.mean([line["pool_tokens"] for line in lines])
-    speed = np.median([line["tokens"] / line["seconds"] for line in lines])
     return [
         f"A pool of {regime['pool_rows']} rows ({tokens:.0f} tokens, at most "
         f"{regime['max_length']} a row), {regime['epochs']} epochs, 4 workers of about "
         f"{regime['micro_batch']} rows a step, learning rate {regime['learning_rate']:g}. Before "
         f"fine-tuning the held-out loss is {lines[0]['start']['plain']:.4f} (macro "
         f"{lines[0]['start']['macro']:.4f}). The last quarter of the steps of all rows brings "
-        f"{quarter:.1%} of its gain. Seconds are at one speed, the median run's {speed:.0f} tokens "
-        f"a CPU second of one thread, and a selection's own by the median of its seeds. Selection "
-        f"tokens are those of training that cost as much: a forward pass counts a third.",
+        f"{quarter:.1%} of its gain. Seconds are at one speed, the median run's "
+        f"{speed_of(lines):.0f} tokens a CPU second of one thread, and a selection's own by the "
+        f"median of its seeds. Selection tokens are those of training that cost as much: a forward pass counts a third.",
     ]
 
 

@@ -10,7 +10,7 @@ from evenshard.shards import FORMAT, FORMAT_VERSION
 from stages.contract.artifact import MANIFEST
 from stages.contract.errors import ConfigurationError, require
 from stages.contract.folder import StorePath, store_path
-from stages.contract.shown import flat, one_line
+from stages.contract.shown import first_of, flat, one_line
 
 USAGE = """python -m pipeline.inspect PATH [STORE]
 
@@ -122,9 +122,8 @@ def _told(manifest: Mapping[str, Any]) -> Iterator[str]:
     yield f"{manifest['stage']} {manifest['key']} (version {manifest['version']})"
     yield _line("holds", f"{rows} rows in {len(manifest['parts'])} parts, {size / 1e6:.1f} MB")
     if manifest["sides"]:
-        sides = ", ".join(f"{e['name']} ({e['num_rows']})" for e in manifest["sides"][:6])
-        more = len(manifest["sides"]) - 6
-        yield _line("beside", sides + (f" and {more} more" if more > 0 else ""))
+        sides = [f"{entry['name']} ({entry['num_rows']})" for entry in manifest["sides"]]
+        yield _line("beside", first_of(sides, 6))
     inputs = ", ".join(f"{stage} {key}" for stage, key in manifest["inputs"].items())
     yield _line("from", inputs or "the files below")
     for name, value in flat(manifest["params"]).items():

@@ -95,7 +95,7 @@ class Candidates:
 
 
 def subset(candidates: Candidates, places: IntArray) -> Candidates:
-    """Leave only some candidates, given by increasing positions; clusters keep their numbers."""
+    """Take candidates by their positions, some or all of them; clusters keep their numbers."""
     return replace(
         candidates,
         row_ids=candidates.row_ids[places],

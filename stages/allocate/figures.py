@@ -1,6 +1,6 @@
 """The figures of a selection that need no training, always beside random draws of its size."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -169,6 +169,15 @@ def ratio_to_random(error: float, of_random: float) -> float:
     beside all rows with bad weights, the ratio is finite and far above 1.
     """
     return max(error, ROUNDING) / max(of_random, ROUNDING)
+
+
+def errors_of(quality: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Give the gradient error of the selection, that of random ones, and their ratio.
+
+    The ratio is taken anew: what the store holds may be of before the rule on rounding.
+    """
+    own, random = quality["selection"]["gradient_error"], quality["random"]["gradient_error"]
+    return own, random, ratio_to_random(own, random)
 
 
 def beside(ratio: float) -> str:

@@ -1,7 +1,7 @@
 """What messages show: text of others in one line that moves no cursor, and settings by name."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Control characters, line separators, marks of writing direction, and halves of surrogate pairs.
@@ -32,6 +32,12 @@ def one_line(text: str, most: int = 200) -> str:
         lambda match: match.group().encode("unicode_escape").decode(), text[: most + 1]
     )
     return seen if len(seen) <= most else seen[:most] + "..."
+
+
+def first_of(texts: Sequence[str], most: int = 5, width: int = 200) -> str:
+    """Name the first texts, each in one line, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(one_line(text, width) for text in texts[:most]) + more
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

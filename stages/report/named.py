@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 from stages.contract.errors import DataError
-from stages.contract.shown import one_line
-
-MOST_FILES = 5
+from stages.contract.shown import first_of, one_line
 
 
 def file_meant(names: Sequence[str], asked: str) -> str | None:
@@ -39,10 +37,8 @@ def file_meant(names: Sequence[str], asked: str) -> str | None:
     longest = max(shared.values(), default=0)
     found = sorted(name for name, length in shared.items() if length == longest)
     if len(found) > 1:
-        told = ", ".join(map(one_line, found[:MOST_FILES]))
-        more = f" and {len(found) - MOST_FILES} more" if len(found) > MOST_FILES else ""
         raise DataError(
             f"{one_line(asked)} must be one file of this run, and {len(found)} go by that name: "
-            f"{told}{more}; write more of the path, such as {one_line(found[0])}"
+            f"{first_of(found)}; write more of the path, such as {one_line(found[0])}"
         )
     return found[0] if found else None

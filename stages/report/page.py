@@ -16,7 +16,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from stages.allocate.figures import beside, ratio_to_random
+from stages.allocate.figures import beside, errors_of
 from stages.contract.shown import flat
 from stages.report.gather import Story
 
@@ -123,20 +123,12 @@ def sentence(story: Story) -> str:
     quality = story.facts["allocate"].get("quality")
     if quality is None:
         return f"{text}; how near they are to all rows was not measured."
-    own, random = errors_of(quality)
+    own, random, ratio = errors_of(quality)
     return (
         f"{text}; their weighted gradient misses that of all rows by {own:.1%}, "
-        f"{beside(ratio_to_random(own, random))} random choices of the same size, which miss it "
+        f"{beside(ratio)} random choices of the same size, which miss it "
         f"by {random:.1%}."
     )
-
-
-def errors_of(quality: Mapping[str, Any]) -> tuple[float, float]:
-    """Give the gradient error of the selection and of random ones.
-
-    The page takes their ratio itself: what the store holds may be of before the rule on rounding.
-    """
-    return quality["selection"]["gradient_error"], quality["random"]["gradient_error"]
 
 
 def figures(story: Story) -> list[tuple[str, str, str]]:
@@ -147,8 +139,8 @@ def figures(story: Story) -> list[tuple[str, str, str]]:
     reasons = ", ".join(f"{n:,} {reason}" for reason, n in rejects["by_reason"].items())
     error, spread = "not measured", "the pass made no judge sketch"
     if quality is not None:
-        own, random = errors_of(quality)
-        error = f"{ratio_to_random(own, random):.2f} x random"
+        own, random, ratio = errors_of(quality)
+        error = f"{ratio:.2f} x random"
         spread = (
             f"{own:.3f} against {random:.3f} ± "
             f"{quality['random_std']['gradient_error']:.3f} of {quality['draws']} random draws; "

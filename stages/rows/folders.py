@@ -17,7 +17,7 @@ from typing import Any
 
 from evenshard.shards import FORMAT, MANIFEST
 from stages.contract.fingerprint import KEY_DIGITS, SEAL
-from stages.contract.shown import one_line
+from stages.contract.shown import first_of
 
 log = logging.getLogger(__name__)
 
@@ -132,9 +132,7 @@ def is_published(folder: Path) -> bool:
 
 def some_of(paths: Iterable[Path], root: Path) -> str:
     """Name the first five paths below a folder, in order, and the number of the others."""
-    names = sorted({path.relative_to(root).as_posix() for path in paths})
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(map(one_line, names[:5])) + more
+    return first_of(sorted({path.relative_to(root).as_posix() for path in paths}))
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from evenshard.shards import parse_shard_name
 from stages.contract.errors import ConfigurationError, DataError, require
-from stages.contract.shown import one_line
+from stages.contract.shown import first_of, one_line
 from stages.rows.dialects import DIALECTS, Columns, Problem
 from stages.rows.folders import (
     apart_from_ours,
@@ -262,5 +262,4 @@ def _something_else(values: Sequence[Columns], columns: Sequence[str], dialect: 
 
 
 def _listed(columns: Sequence[str]) -> str:
-    more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
-    return f"columns: {', '.join(one_line(name, 40) for name in columns[:8])}{more}"
+    return f"columns: {first_of(columns, 8, 40)}"

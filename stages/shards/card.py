@@ -15,7 +15,7 @@ from evenshard.shards import (
     WeightFacts,
     WorkerFacts,
 )
-from stages.allocate.figures import ratio_to_random
+from stages.allocate.figures import errors_of
 from stages.contract.parts import Facts
 from stages.screen.evidence import duplicates_text, leaks_text
 
@@ -167,8 +167,7 @@ def changes_text(changes: ChangeFacts) -> str:
 
 def quality_text(quality: Facts) -> str:
     """Say how far the kept rows' gradient is from that of all rows, beside random rows."""
-    own, random = quality["selection"]["gradient_error"], quality["random"]["gradient_error"]
-    ratio = ratio_to_random(own, random)
+    own, random, ratio = errors_of(quality)
     told = "the same" if ratio == 1.0 else f"{ratio:.2f} times"
     return (
         f"gradient error {own:.3f}, of random rows {random:.3f} ± "

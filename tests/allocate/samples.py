@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stages.allocate.candidates import Candidates
+from stages.allocate.candidates import Candidates, subset
 
 
 def candidates(
@@ -54,19 +54,7 @@ def candidates(
 
 def permuted(rows: Candidates, order: np.ndarray) -> Candidates:
     """The same candidates in another order; their row ids no longer increase."""
-    return Candidates(
-        row_ids=rows.row_ids[order],
-        cluster=rows.cluster[order],
-        distance=rows.distance[order],
-        multiplicity=rows.multiplicity[order],
-        num_tokens=rows.num_tokens[order],
-        source=rows.source[order],
-        centers=rows.centers,
-        read_signal=lambda name: rows.read_signal(name)[order],
-        read_embeddings=lambda places: rows.read_embeddings(order[places]),
-        read_feature=lambda name, places: rows.read_feature(name, order[places]),
-        read_targets=rows.read_targets,
-    )
+    return subset(rows, order)
 
 
 def by_hand(
