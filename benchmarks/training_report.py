@@ -109,7 +109,8 @@ def regime_sentences(lines: Sequence[Line]) -> list[str]:
         f"{lines[0]['start']['macro']:.4f}). The last quarter of the steps of all rows brings "
         f"{quarter:.1%} of its gain. Seconds are at one speed, the median run's "
         f"{speed_of(lines):.0f} tokens a CPU second of one thread, and a selection's own by the "
-        f"median of its seeds. Selection tokens are those of training that cost as much: a forward pass counts a third.",
+        f"median of its seeds. Selection tokens are those of training that cost as much: a forward "
+        f"pass counts a third.",
     ]
 
 
