@@ -42,7 +42,7 @@ def own_centers(rows: FloatArray, num_clusters: int) -> FloatArray:
         rng = np.random.default_rng(settings.seed)
         sample = rows[np.sort(rng.choice(len(rows), settings.fit_rows, replace=False))]
     with threadpool_limits(1):
-        centers = fit(sample, settings)
+        centers = fit(sample, num_clusters, settings)
         nearest_centers(rows, centers, 1)
     return centers
 

@@ -20,7 +20,7 @@ def check_budget(config: Config, artifact: Artifact) -> None:
         config.allocate.asked,
         config.allocate.step,
         num_rows=artifact.num_rows,
-        num_clusters=config.cluster.num_clusters,
+        num_clusters=config.cluster.num_clusters or 1,
         ratio_of=config.allocate.selector.ratio_of,
         on_empty_quota=config.allocate.on_empty_quota,
         num_tokens=artifact.array("num_tokens") if artifact.stage == "tokens" else None,
@@ -63,7 +63,7 @@ def check_compared(config: Config, artifact: Artifact) -> None:
         Asked("rows", Fraction(num_rows), "compare.budgets"),
         step,
         num_rows=num_rows,
-        num_clusters=config.cluster.num_clusters,
+        num_clusters=config.cluster.num_clusters or 1,
         ratio_of="candidates",
         on_empty_quota="merge",
     )

@@ -44,6 +44,8 @@ from stages.tokens.stage import TokensConfig
 from stages.trajectory.stage import TrajectoryConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
+# By which rows are clustered instead of the paper's feature, where the pass makes both.
+SKETCH = "head_sketch"
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 
 
@@ -140,13 +142,21 @@ class Config:
         ):
             require(0 <= seed < 2**32, f"{key}={seed} must lie in [0, 2**32), choose a smaller one")
         self._check_features()
-        clusters, workers = self.cluster.num_clusters, self.allocate.num_workers
-        if self.cluster.restore_count == "auto":
-            self.cluster.restore_count = "yes" if clusters == workers else "no"
         rank = self.allocate.objective == "rank"
         pinned = self.allocate.schedule == "pinned" or rank
+        workers = self.allocate.num_workers
+        as_the_paper = self.allocate.selector.ratio_of == "smallest_cluster"
+        if pinned or as_the_paper:
+            # A cluster a worker: equal quotas of many clusters keep little.
+            self.cluster.num_clusters = self.cluster.num_clusters or workers
+        by_sketch = self.embed.feature == "target_row" and SKETCH in self.offer.features
+        if self.cluster.feature is None and by_sketch and not as_the_paper:
+            self.cluster.feature = SKETCH
+        clusters = self.cluster.num_clusters
+        if self.cluster.restore_count == "auto":
+            self.cluster.restore_count = "yes" if clusters == workers else "no"
         require(
-            not pinned or clusters % workers == 0,
+            not pinned or clusters is None or clusters % workers == 0,
             f"allocate.schedule=pinned (and allocate.objective=rank) needs "
             f"cluster.num_clusters={clusters} to be a multiple of "
             f"allocate.num_workers={workers}; use allocate.schedule=dealt",

@@ -36,6 +36,9 @@ ROWS_PER_PART = 1_000_000
 SPLIT_TRIES = 3
 # The starts of k-means are compared on at least so many rows, in all and for each cluster.
 START_ROWS, START_ROWS_PER_CLUSTER = 10_000, 50
+# Where no number is given: so many clusters, of so many rows each at least. In the training
+# benchmark 16 served as well as 64 of 12 rows each, and better than 4 (docs/benchmarks.md).
+USUAL_CLUSTERS, USUAL_ROWS = 16, 12
 
 
 @dataclass(kw_only=True)
@@ -44,10 +47,14 @@ class ClusterConfig:
 
     Attributes
     ----------
-    num_clusters : int
-        K; by default the number of workers.
+    num_clusters : int, optional
+        K; by default 16, or one for every 12 rows where there are fewer than 192. What needs as
+        many as workers (the paper's selection, pinned schedules) gets these, see
+        `pipeline.config`.
     feature : str, optional
-        Which feature of the pass; by default embed.feature.
+        Which feature of the pass; by default embed.feature. A run takes head_sketch instead of
+        target_row where the pass makes both and the selection is not the paper's, see
+        `pipeline.config`.
     normalize, center : bool
         What is done to raw embeddings on reading.
     n_init : int
@@ -69,7 +76,7 @@ class ClusterConfig:
         Of the sample and of k-means.
     """
 
-    num_clusters: int = 4
+    num_clusters: int | None = None
     feature: str | None = None
     normalize: bool = True
     center: bool = False
@@ -83,16 +90,27 @@ class ClusterConfig:
 
     def __post_init__(self) -> None:
         """Check each field by itself."""
-        for name in ("num_clusters", "n_init", "candidates"):
-            require_at_least(f"cluster.{name}", getattr(self, name), 1)
+        least = 1 if self.num_clusters is None else self.num_clusters
+        for name, value in (
+            ("num_clusters", least),
+            ("n_init", self.n_init),
+            ("candidates", self.candidates),
+        ):
+            require_at_least(f"cluster.{name}", value, 1)
         require(
             0.0 <= self.slack < float("inf"),
             f"cluster.slack={self.slack} must be >= 0 and finite; for no cap set it to "
             f"cluster.num_clusters",
         )
         require_at_least("cluster.min_rows", self.min_rows, 0)
-        require_at_least("cluster.fit_rows", self.fit_rows, self.num_clusters)
+        require_at_least("cluster.fit_rows", self.fit_rows, least)
         require_one_of("cluster.restore_count", self.restore_count, ("auto", "yes", "no"))
+
+    def wanted(self, num_rows: int) -> int:
+        """Count the clusters that so many rows shall have."""
+        if self.num_clusters is not None:
+            return self.num_clusters
+        return max(1, min(USUAL_CLUSTERS, num_rows // USUAL_ROWS, self.fit_rows))
 
     def start_rows(self, num_clusters: int) -> int:
         """Count the rows on which the starts of k-means are compared."""
@@ -101,8 +119,11 @@ class ClusterConfig:
 
 
 def identity(settings: ClusterConfig) -> Facts:
-    """Name every setting of the section."""
-    return section_params(settings)
+    """Name every setting of the section, and the rule where no number is given."""
+    params = section_params(settings)
+    if settings.num_clusters is None:
+        params["num_clusters"] = [USUAL_CLUSTERS, USUAL_ROWS]
+    return params
 
 
 def run(
@@ -116,7 +137,7 @@ def run(
     with threadpool_limits(1):
         space = space_of(embed, settings.feature, settings.normalize, settings.center)
         sample = read_sample(space, settings)
-        fitted = fit(sample, settings)
+        fitted = fit(sample, settings.wanted(embed.num_rows), settings)
         centers, nearest = yield from assign_with_floors(
             fitted, sample, space, settings, draft=draft, spread=spread
         )
@@ -155,9 +176,8 @@ def read_sample(space: Space, settings: ClusterConfig) -> FloatArray:
     return np.concatenate(pieces)
 
 
-def fit(sample: FloatArray, settings: ClusterConfig) -> FloatArray:
-    """Fit the centres, fewer than asked where there are fewer distinct embeddings."""
-    wanted = settings.num_clusters
+def fit(sample: FloatArray, wanted: int, settings: ClusterConfig) -> FloatArray:
+    """Fit the centres, fewer than wanted where there are fewer distinct embeddings."""
     possible = num_distinct(sample, wanted)
     if possible < wanted:
         log.warning(

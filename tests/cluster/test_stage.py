@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from stages.cluster import stage
 from stages.cluster.kmeans import distances_to, nearest_centers
 from stages.cluster.stage import CLUSTER_STAGE, ClusterConfig
 from stages.contract.artifact import Artifact
@@ -235,3 +236,25 @@ def test_a_wrong_setting_is_refused_at_once(keys: dict[str, Any], message: str) 
     with pytest.raises(ConfigurationError) as caught:
         ClusterConfig(**keys)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "expected"), [(5, 1), (12, 1), (36, 3), (180, 15), (192, 16), (1_000_000, 16)]
+)
+def test_how_many_clusters_where_no_number_is_given(num_rows: int, expected: int) -> None:
+    assert ClusterConfig().wanted(num_rows) == expected
+    assert ClusterConfig(num_clusters=7).wanted(num_rows) == 7
+
+
+def test_no_number_is_clusters_of_12_rows_at_least(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(120, 6)).astype(np.float32)
+    found = cluster(tmp_path, embedded(tmp_path, values), slack=20.0, min_rows=0)
+    assert found.facts["num_clusters"] == 10
+
+
+def test_another_rule_for_their_number_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = CLUSTER_STAGE.identity(ClusterConfig())
+    given = CLUSTER_STAGE.identity(ClusterConfig(num_clusters=16))
+    monkeypatch.setattr(stage, "USUAL_CLUSTERS", 17)
+    assert CLUSTER_STAGE.identity(ClusterConfig()) != before != given
+    assert CLUSTER_STAGE.identity(ClusterConfig(num_clusters=16)) == given

@@ -66,7 +66,7 @@ MISTAKES = [
     (["rows.path=a,b.jsonl"], ["rows.path=a,b.jsonl", "quote the value"]),
     (["cluster.num_clusters=0"], ["cluster.num_clusters=0", ">= 1"]),
     (["cluster.num_clusters=2.5"], ["cluster.num_clusters=2.5", "whole number"]),
-    (["cluster.fit_rows=2"], ["cluster.fit_rows=2", ">= 4"]),
+    (["cluster.num_clusters=4", "cluster.fit_rows=2"], ["cluster.fit_rows=2", ">= 4"]),
     (["embed.feature=gradient"], ["embed.feature=gradient", "target_row"]),
     (["embed.rows_per_part=0"], ["embed.rows_per_part=0"]),
     (["model.dtype=bf16"], ["model.dtype=bf16", "bfloat16"]),
@@ -139,7 +139,7 @@ def test_defaults_in_conf_are_those_of_the_code() -> None:
     composed = dataclasses.asdict(compose([]))
     coded = dataclasses.asdict(Config())
     coded["rows"]["path"] = "data/sample/sample.jsonl"
-    coded["cluster"]["restore_count"] = "yes"
+    coded["cluster"] |= {"restore_count": "no", "num_clusters": None, "feature": "head_sketch"}
     # What measurement found best; the plain code starts from the paper's selector.
     coded["allocate"]["selector"] = dataclasses.asdict(Matched())
     coded["embed"]["also"] = ["head_sketch"]
@@ -154,11 +154,41 @@ def test_every_key_of_a_section_is_written_in_conf() -> None:
         assert set(written) == fields - {"selector"}
 
 
-def test_clusters_follow_workers_unless_set() -> None:
-    assert compose(["allocate.num_workers=8"]).cluster.num_clusters == 8
-    assert compose(["allocate.num_workers=8"]).cluster.restore_count == "yes"
-    free = compose(["allocate.num_workers=8", "cluster.num_clusters=32"])
+def test_clusters_do_not_follow_the_workers() -> None:
+    found = compose(["allocate.num_workers=8"]).cluster
+    assert (found.num_clusters, found.restore_count) == (None, "no")
+
+
+@pytest.mark.parametrize(
+    "needs_them",
+    [
+        "allocate.selector=cluster_balanced",
+        "allocate.selector.keep=nearest",
+        "allocate.schedule=pinned",
+        "allocate.objective=rank",
+    ],
+)
+def test_clusters_are_the_workers_where_that_is_the_rule(needs_them: str) -> None:
+    found = compose(["allocate.num_workers=8", needs_them]).cluster
+    assert (found.num_clusters, found.restore_count) == (8, "yes")
+    free = compose(["allocate.num_workers=8", needs_them, "cluster.num_clusters=32"])
     assert (free.cluster.num_clusters, free.cluster.restore_count) == (32, "no")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "feature"),
+    [
+        ([], "head_sketch"),
+        (["allocate.schedule=pinned"], "head_sketch"),
+        (["embed.also=[]", "allocate.selector=uniform"], None),
+        (["embed.feature=hidden_mean"], None),
+        (["cluster.feature=target_row"], "target_row"),
+        (["allocate.selector=cluster_balanced"], None),
+        (["experiment=paper"], None),
+    ],
+)
+def test_by_which_feature_rows_are_clustered(overrides: list[str], feature: str | None) -> None:
+    assert compose(overrides).cluster.feature == feature
 
 
 def test_one_seed_reaches_every_section() -> None:

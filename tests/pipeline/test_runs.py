@@ -84,15 +84,15 @@ def test_a_second_run_does_nothing_and_says_so(first: Run, model_folder: Path) -
     assert "loading the model" not in again.log
 
 
-def test_another_keep_rule_reuses_everything_up_to_the_clusters(
+def test_another_selector_reuses_everything_up_to_the_clusters(
     first: Run, model_folder: Path, tmp_path: Path
 ) -> None:
     other = run(
         first.out.parent,
         model_folder,
         "compute=local",
-        "allocate.selector.keep=nearest",
-        f"out={tmp_path / 'nearest'}",
+        "allocate.selector=stratified",
+        f"out={tmp_path / 'stratified'}",
     )
     assert other.stages("reused") == list(STAGES[:5])
     assert other.stages("running") == ["allocate", "shards"]
@@ -106,16 +106,22 @@ def test_reshard_reruns_only_what_depends_on_the_workers(
     assert run(tmp_path, model_folder, "compute=local").status == 0
     again = run(tmp_path, model_folder, "allocate.num_workers=8", verb="reshard")
     assert again.status == 0, again.log
-    assert again.stages("reused") == list(STAGES[:4])
-    assert again.stages("running") == ["cluster", "allocate", "shards"]
+    assert again.stages("reused") == list(STAGES[:5])
+    assert again.stages("running") == ["allocate", "shards"]
     assert "loading the model" not in again.log
     assert len(again.shards()) == 8
     assert verify(again.out) == []
-    free = run(
-        tmp_path, model_folder, "allocate.num_workers=2", "cluster.num_clusters=8", verb="reshard"
+    # The paper's rule has a cluster a worker, so these are made anew.
+    paper = run(
+        tmp_path,
+        model_folder,
+        "allocate.num_workers=2",
+        "allocate.selector=cluster_balanced",
+        verb="reshard",
     )
-    assert free.status == 0, free.log
-    assert len(free.shards()) == 2
+    assert paper.status == 0, paper.log
+    assert paper.stages("reused") == list(STAGES[:4])
+    assert len(paper.shards()) == 2
 
 
 def test_reshard_of_an_unknown_run_says_what_to_do(tmp_path: Path, model_folder: Path) -> None:
