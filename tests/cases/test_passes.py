@@ -229,7 +229,7 @@ def test_19_a_budget_is_met_whatever_the_smallest_cluster(
 ) -> None:
     vectors = np.load(case("19-one-tiny-cluster-eats-the-budget") / "embeddings.npy")
     inputs = with_vectors(tmp_path, vectors)
-    grouping = ClusterConfig(normalize=False)
+    grouping = ClusterConfig(num_clusters=4, normalize=False)
     inputs["cluster"] = run_stage(CLUSTER_STAGE, grouping, inputs, tmp_path)
     assert min(inputs["cluster"].facts["sizes"]) >= grouping.min_rows
     settings = AllocateConfig(budget=budget, num_workers=4, micro_batch=micro_batch)
@@ -253,7 +253,7 @@ def test_19_what_cannot_be_met_says_the_sizes_and_what_can(tmp_path: Path) -> No
             ratio_of=settings.selector.ratio_of,
             on_empty_quota=settings.on_empty_quota,
         )
-    grouping = ClusterConfig(normalize=False, min_rows=0)
+    grouping = ClusterConfig(num_clusters=4, normalize=False, min_rows=0)
     inputs["cluster"] = run_stage(CLUSTER_STAGE, grouping, inputs, tmp_path)
     assert min(inputs["cluster"].facts["sizes"]) == 3
     with pytest.raises(DataError, match=r"sizes \[.*\b3\b.*allocate\.budget="):

@@ -335,7 +335,7 @@ def test_identical_embeddings_lower_the_number_of_clusters_with_a_warning(
     distinct = np.random.default_rng(0).normal(size=(num_distinct, 6))
     inputs = embedded(tmp_path, np.repeat(distinct, 20 // num_distinct, axis=0))
     with caplog.at_level(logging.WARNING):
-        settings = ClusterConfig(restore_count="yes", min_rows=min_rows)
+        settings = ClusterConfig(num_clusters=4, restore_count="yes", min_rows=min_rows)
         cluster = run_cluster(settings, inputs, tmp_path)
     assert "distinct embeddings" in caplog.text
     assert cluster.facts["sizes"] == [20 // num_distinct] * num_distinct
