@@ -15,7 +15,10 @@ log = logging.getLogger(__name__)
 
 
 def check_budget(config: Config, artifact: Artifact) -> None:
-    """Stop if the budget cannot be met by so many rows, however they are clustered."""
+    """Stop if the budget cannot be met by so many rows, however they are clustered.
+
+    Where no number of clusters is given there is at least one, and never more than rows.
+    """
     check_feasible(
         config.allocate.asked,
         config.allocate.step,

@@ -34,6 +34,7 @@ from stages.allocate.selectors import selector_classes
 from stages.allocate.stage import BALANCED, AllocateConfig
 from stages.cluster.stage import ClusterConfig
 from stages.contract.errors import ConfigurationError, require, require_at_least
+from stages.contract.schemas import SKETCH
 from stages.embed.stage import EmbedConfig, ModelConfig
 from stages.rows.source import find
 from stages.rows.stage import RowsConfig
@@ -44,8 +45,6 @@ from stages.tokens.stage import TokensConfig
 from stages.trajectory.stage import TrajectoryConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-# By which rows are clustered instead of the paper's feature, where the pass makes both.
-SKETCH = "head_sketch"
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 
 
@@ -142,21 +141,41 @@ class Config:
         ):
             require(0 <= seed < 2**32, f"{key}={seed} must lie in [0, 2**32), choose a smaller one")
         self._check_features()
-        rank = self.allocate.objective == "rank"
-        pinned = self.allocate.schedule == "pinned" or rank
-        workers = self.allocate.num_workers
+        self._settle_clusters()
+        self._check_pinned()
+
+    @property
+    def offer(self) -> Offer:
+        """What the passes make that a selector can read."""
+        return offer_of(self.embed, self.reference, self.targets, self.trajectory)
+
+    @property
+    def _pinned(self) -> bool:
+        """Whether workers must hold their own clusters."""
+        return self.allocate.schedule == "pinned" or self.allocate.objective == "rank"
+
+    def _settle_clusters(self) -> None:
+        """Give the clustering what it takes from other sections where nothing was said."""
+        cluster, workers = self.cluster, self.allocate.num_workers
+        # Equal quotas of many clusters keep little, and are the paper's: so are its clusters.
         as_the_paper = self.allocate.selector.ratio_of == "smallest_cluster"
-        if pinned or as_the_paper:
-            # A cluster a worker: equal quotas of many clusters keep little.
-            self.cluster.num_clusters = self.cluster.num_clusters or workers
+        if cluster.num_clusters is None and (self._pinned or as_the_paper):
+            cluster.num_clusters = workers
         by_sketch = self.embed.feature == "target_row" and SKETCH in self.offer.features
-        if self.cluster.feature is None and by_sketch and not as_the_paper:
-            self.cluster.feature = SKETCH
-        clusters = self.cluster.num_clusters
-        if self.cluster.restore_count == "auto":
-            self.cluster.restore_count = "yes" if clusters == workers else "no"
+        if cluster.feature is None and by_sketch and not as_the_paper:
+            cluster.feature = SKETCH
+        if cluster.restore_count == "auto":
+            cluster.restore_count = "yes" if cluster.num_clusters == workers else "no"
+
+    def _check_pinned(self) -> None:
+        """Check that the clusters can be dealt to workers that hold their own."""
+        if not self._pinned:
+            return
+        clusters, workers = self.cluster.num_clusters, self.allocate.num_workers
+        assert clusters is not None, "settled before"
+        rank = self.allocate.objective == "rank"
         require(
-            not pinned or clusters is None or clusters % workers == 0,
+            clusters % workers == 0,
             f"allocate.schedule=pinned (and allocate.objective=rank) needs "
             f"cluster.num_clusters={clusters} to be a multiple of "
             f"allocate.num_workers={workers}; use allocate.schedule=dealt",
@@ -172,11 +191,6 @@ class Config:
             "allocate.objective=rank needs rows of one cluster on a worker, which "
             "allocate.schedule=dealt does not give; use allocate.schedule=pinned",
         )
-
-    @property
-    def offer(self) -> Offer:
-        """What the passes make that a selector can read."""
-        return offer_of(self.embed, self.reference, self.targets, self.trajectory)
 
     def _check_features(self) -> None:
         """Check that the passes make what the clustering and the selector read."""

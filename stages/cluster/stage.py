@@ -90,20 +90,17 @@ class ClusterConfig:
 
     def __post_init__(self) -> None:
         """Check each field by itself."""
-        least = 1 if self.num_clusters is None else self.num_clusters
-        for name, value in (
-            ("num_clusters", least),
-            ("n_init", self.n_init),
-            ("candidates", self.candidates),
-        ):
-            require_at_least(f"cluster.{name}", value, 1)
+        if self.num_clusters is not None:
+            require_at_least("cluster.num_clusters", self.num_clusters, 1)
+        for name in ("n_init", "candidates"):
+            require_at_least(f"cluster.{name}", getattr(self, name), 1)
         require(
             0.0 <= self.slack < float("inf"),
             f"cluster.slack={self.slack} must be >= 0 and finite; for no cap set it to "
             f"cluster.num_clusters",
         )
         require_at_least("cluster.min_rows", self.min_rows, 0)
-        require_at_least("cluster.fit_rows", self.fit_rows, least)
+        require_at_least("cluster.fit_rows", self.fit_rows, self.num_clusters or 1)
         require_one_of("cluster.restore_count", self.restore_count, ("auto", "yes", "no"))
 
     def wanted(self, num_rows: int) -> int:

@@ -76,7 +76,8 @@ SIGNALS = (
 )
 
 JUDGE = "judge_sketch"
-SKETCHES = ("head_sketch", JUDGE)
+SKETCH = "head_sketch"
+SKETCHES = (SKETCH, JUDGE)
 
 CLUSTER = pa.schema([("row_id", pa.int64()), ("cluster", pa.int32()), ("distance", pa.float32())])
 

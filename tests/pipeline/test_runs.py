@@ -111,11 +111,18 @@ def test_reshard_reruns_only_what_depends_on_the_workers(
     assert "loading the model" not in again.log
     assert len(again.shards()) == 8
     assert verify(again.out) == []
+    free = run(
+        tmp_path, model_folder, "allocate.num_workers=2", "cluster.num_clusters=4", verb="reshard"
+    )
+    assert free.status == 0, free.log
+    assert free.stages("running") == ["cluster", "allocate", "shards"]
+    assert len(free.shards()) == 2
     # The paper's rule has a cluster a worker, so these are made anew.
     paper = run(
         tmp_path,
         model_folder,
         "allocate.num_workers=2",
+        "cluster.num_clusters=null",
         "allocate.selector=cluster_balanced",
         verb="reshard",
     )
